@@ -25,8 +25,7 @@ from loader.rows.version_order import quote_name
 from loader.spark import local_files
 
 LATE_COMMIT = 600.0
-"""How many seconds a REST server may take to apply a commit after its client lost the connection.
-"""
+"""How many seconds a REST server may take to apply a commit whose client lost the connection."""
 
 
 def stage_batch(
@@ -150,7 +149,7 @@ def _describe_operations(handle: Any) -> str:
 
 
 def _newest_first(handle: Any) -> Iterator[Any]:
-    """Yields a table's snapshots, newest first. Reads them lazily, because each takes a JVM call."""
+    """Yields a table's snapshots, newest first. Reads lazily, because each takes a JVM call."""
     snapshots = handle.snapshots()
     return (snapshots[place] for place in reversed(range(len(snapshots))))
 

@@ -29,8 +29,7 @@ from loader.sync.sync_context import SyncContext
 from loader.sync.table_plan import FULL_REFRESH
 
 _GROUPS = 8
-"""The number of groups for a large table. Each comparison reads all keys, so more groups cost more.
-"""
+"""The number of groups for a large table. Comparisons read all keys, so more groups cost more."""
 
 SMALL_ROWS = 100_000
 """Tables with fewer rows have one group. In a small group, a few deletes could be more than a tenth

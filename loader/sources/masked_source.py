@@ -1,8 +1,8 @@
-"""Masks the values of columns as the first step after rows are read from a source.
+"""Masks the values of columns as soon as rows have been read from a source.
 
 :class:`MaskedSource` wraps a source. Its tables have the types of the masked values, and its
-snapshots return masked rows, so no later step sees other values. The source itself gets the
-original tables.
+snapshots return masked rows, so no later step sees the original values. The source itself receives
+the original tables.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 
 
 class MaskedSource(Source):
-    """A source whose rows are masked as the `mask` option requires.
+    """A source whose rows are masked as the `mask` option specifies.
 
     Args:
-        source: the source.
+        source: the source to wrap.
     """
 
     def __init__(self, source: Source) -> None:
@@ -112,7 +112,7 @@ class MaskedSnapshot(Snapshot):
 
     Args:
         snapshot: the snapshot of the source.
-        key: the key of the mask `hash`; None if the spec has none.
+        key: the key for the `hash` mask; None if the spec has none.
     """
 
     def __init__(self, snapshot: Snapshot, key: bytes | None) -> None:
@@ -155,8 +155,9 @@ class MaskedSnapshot(Snapshot):
     ) -> Digest | None:
         if not isinstance(table, MaskedTable):
             return self._snapshot.digest(table, window, rows, until)
-        # Digests are stored. An attacker who reads the other columns of a row in the raw table
-        # could guess the masked values until the digests are equal. The key prevents this.
+        # Digests are stored. An attacker who can read the other columns of a row in the raw table
+        # could try values for the masked columns until the digests are equal. The key prevents
+        # this.
         if self._key is None:
             return None
         digest = self._snapshot.digest(table.original, window, rows, until)
@@ -252,7 +253,7 @@ class MaskedSnapshot(Snapshot):
 
 
 def mask_source(source: Source, key: SecretStr | None) -> Source:
-    """Returns the source, wrapped if the spec masks a column in any of its tables."""
+    """Wraps the source if the spec sets masks for any of its tables. Otherwise returns it as is."""
     source.mask_key = key.get_secret_value().encode() if key is not None else None
     if any(options.mask for options in source.table_options.values()):
         return MaskedSource(source)
@@ -266,7 +267,7 @@ def check_roles(
     deleted: str | None,
     where: str,
 ) -> None:
-    """Checks that the loader can use the masked columns of a table.
+    """Checks that the loader can use a table although some of its columns are masked.
 
     Args:
         key: the primary key.
@@ -319,7 +320,7 @@ def find_masks(table: SourceTable, masks: Mapping[str, str], where: str) -> dict
 
 
 def _check_types(masks: Mapping[str, str], column_types: Mapping[str, str], where: str) -> None:
-    """Raises a TableError if a masked column has a type, except string, in `column_types`."""
+    """Raises a TableError if `column_types` gives a masked column any type other than string."""
     types = {name.lower(): type_ for name, type_ in column_types.items()}
     for name in masks:
         if types.get(name.lower(), "string") != "string":
@@ -332,7 +333,7 @@ def _check_types(masks: Mapping[str, str], column_types: Mapping[str, str], wher
 
 
 def _check_mask(mask: str, column: t.StructField, where: str) -> None:
-    """Raises a TableError if a mask does not fit the type of a column."""
+    """Raises a TableError if a mask does not fit a column's type."""
     kind, data_type = mask.partition(":")[0], column.dataType
     fits = {
         HASH: (_is_hashable, "strings, whole numbers, dates and binary values"),
@@ -354,8 +355,8 @@ def _is_text(data_type: t.DataType) -> bool:
 
 
 def _is_hashable(data_type: t.DataType) -> bool:
-    # Values of other types may be formatted differently by versions of Java, or differ in text
-    # although they are equal.
+    # Versions of Java may format values of other types differently, and equal values may be
+    # formatted differently.
     if isinstance(data_type, t.DecimalType):
         return data_type.scale == 0
     return _is_text(data_type) or isinstance(data_type, (t.IntegralType, t.DateType, t.BinaryType))

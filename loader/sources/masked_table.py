@@ -1,4 +1,4 @@
-"""The tables whose columns the `mask` option masks."""
+"""Describes tables some of whose columns are masked (`mask` option)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class MaskedTable(SourceTable):
 
     Attributes:
         original: the table as the source describes it.
-        masks: the masks by column (:func:`loader.rows.mask_values.make_mask`).
-        patterns: the `mask` option: the masks by the name or wildcard of a column. Empty unless
-            :attr:`Source.masks_records` is true: then, fields without a column are also masked.
-        key: the key of the mask `hash`; None if the spec has none.
-        key_id: identifies the key of the mask `hash` without exposing the key; empty if no column
-            has this mask.
+        masks: the mask of each masked column (:func:`loader.rows.mask_values.make_mask`).
+        patterns: the `mask` option, whose keys are names or wildcards. It is needed to mask fields
+            that have no column. Empty unless :attr:`Source.masks_records` is true.
+        key: the key for the `hash` mask; None if the spec has none.
+        key_id: identifies the key for the `hash` mask without exposing it; empty if no column has
+            this mask.
     """
 
     original: SourceTable = field(kw_only=True)
@@ -43,7 +43,7 @@ def mask_table(
     key: bytes | None,
     key_id: str = "",
 ) -> MaskedTable:
-    """Returns a table with masks; see the attributes of :class:`MaskedTable`."""
+    """Returns a table with masks. The arguments are the attributes of :class:`MaskedTable`."""
     described = {each.name: getattr(table, each.name) for each in fields(SourceTable)}
     described["schema"] = t.StructType(
         [
@@ -57,7 +57,7 @@ def mask_table(
 
 
 def replace_type(column: t.StructField, mask: str) -> t.StructField:
-    """Returns the column with the type of the masked values."""
+    """Returns a copy of the column that has the type of the masked values."""
     data_type: t.DataType = t.StringType()
     if mask == "null":
         data_type = column.dataType

@@ -186,8 +186,7 @@ def _goes_on(native: ReaderOptions, text: Column) -> Column:
 
 _LINE_READER = "mapreduce.input.linerecordreader.line.maxlength"
 _SLACK = 16
-"""The bytes that the line reader counts in addition to a line: a line break and a byte order mark.
-"""
+"""The bytes that the line reader counts in addition: a line break and a byte order mark."""
 
 _PACKED = 16
 """The assumed limit of compression: a file grows at most by the factor 2**16 when decompressed."""

@@ -1,8 +1,8 @@
-"""SQL for the checksums and digests that PostgreSQL, MariaDB and MySQL compute.
+"""Builds SQL with which PostgreSQL, MariaDB and MySQL compute checksums and digests.
 
-`loader reconcile` compares these checksums with the checksums that :mod:`loader.sources.checksum`
-computes in Spark. `tests/reconcile/test_checksum.py` compares the two implementations value by
-value. A sync uses a digest to detect whether the rows of a window have changed.
+`loader reconcile` compares these checksums with those that :mod:`loader.sources.checksum` computes
+in Spark. `tests/reconcile/test_checksum.py` compares the two implementations value by value. A sync
+uses a digest to detect whether the rows of a window have changed.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from loader.sources.jdbc.connections import Connection
     from loader.sources.jdbc.metadata import NativeColumns
 
-_ARGUMENTS = 50  # PostgreSQL's functions take 100 arguments at most
+_ARGUMENTS = 50  # PostgreSQL's functions take at most 100 arguments
 
 
 class Checksum(ABC):
-    """A builder of SQL for checksums, with a subclass for each kind of database that has md5.
+    """Builds SQL for checksums. There is a subclass for each kind of database that has md5.
 
     Args:
         dialect: the dialect that quotes names and strings.
@@ -45,20 +45,20 @@ class Checksum(ABC):
 
     @abstractmethod
     def types(self, space: str, table: str) -> str:
-        """Returns a query for the name, type name and type kind of each column in a table."""
+        """Returns a query for the name, type name and kind of type of each column in a table."""
 
     @abstractmethod
     def form(self, type_: str, kind: str, data_type: t.DataType) -> TextFormat | None:
         """Returns the text format of a column, or None if checksums must exclude the column.
 
         Args:
-            type_, kind: the type name and kind of type, from the query of :meth:`types`.
+            type_, kind: the type name and the kind of type that the query of :meth:`types` returns.
             data_type: the column's type in Spark.
         """
 
     @abstractmethod
     def text(self, part: HashedColumn, column: str) -> str:
-        """Returns SQL for the text of a value. The SQL yields null for a null value.
+        """Returns SQL that formats a value as a string. It yields null if the value is null.
 
         Args:
             column: SQL for the value.
@@ -74,7 +74,7 @@ class Checksum(ABC):
 
     @abstractmethod
     def total(self, number: str) -> str:
-        """Returns SQL for the sum of numbers, cast to text."""
+        """Returns SQL for the sum of numbers as a string."""
 
 
 class PostgreSQLChecksum(Checksum):
@@ -127,8 +127,8 @@ class PostgreSQLChecksum(Checksum):
             days = f"({column} - date '1970-01-01')::text"
             return f"case when isfinite({column}) then {days} else ({column})::text end"
         if part.form is TextFormat.TIMESTAMP:
-            # Casts only whole seconds, because before version 14, extract returns a floating point
-            # number.
+            # Casts only whole seconds, because extract returns a floating-point number before
+            # version 14.
             seconds = f"extract(epoch from date_trunc('second', {column}))::bigint"
             micros = f"{seconds} * 1000000 + extract(microseconds from {column})::bigint % 1000000"
             return f"case when isfinite({column}) then ({micros})::text else ({column})::text end"
@@ -224,14 +224,14 @@ class MySQLChecksum(Checksum):
 
 
 def choose_checksum(dialect: Dialect) -> Checksum | None:
-    """Returns the checksum SQL for a kind of database, or None if it has no md5."""
+    """Returns the builder of checksum SQL for a kind of database, or None if it has no md5."""
     if isinstance(dialect, PostgreSQL):
         return PostgreSQLChecksum(dialect)
     return MySQLChecksum(dialect) if isinstance(dialect, MySQL) else None
 
 
 def _match_form(form: TextFormat | None, data_type: t.DataType) -> TextFormat | None:
-    """Returns the format, or None if Spark uses another format for the type."""
+    """Returns the format, or None if Spark formats the type differently."""
     return form if form is text_format(data_type) else None
 
 
@@ -241,21 +241,22 @@ Judge = Callable[[str], object]
 
 
 class JdbcContents(Contents):
-    """The contents of a table with unique keys in PostgreSQL, MariaDB or MySQL.
+    """The contents of a table in PostgreSQL, MariaDB or MySQL whose keys are unique.
 
-    The database computes the sums and hashes, and sends rows only from buckets that differ.
+    The database computes the sums and hashes. It sends rows only from buckets that differ.
 
     Args:
         checksum: the builder of the SQL for checksums.
         relation: the table or a subquery of its rows, for the FROM clause.
-        wanted: an SQL condition for the rows that the spec loads; empty if it loads all rows.
-        columns: SQL for each column, by its name in Spark.
+        wanted: an SQL condition that selects the rows that the spec loads; empty if it loads all
+            rows.
+        columns: SQL for each column, keyed by its name in Spark.
         key: the columns of the key.
         parts: the columns that a row's checksum includes.
         left_out: the columns that the checksum excludes, as ``name (type)``.
         query: a function that runs a query in Spark.
-        read: a function that reads the rows that match a WHERE clause, with an SQL expression as
-            column KEY.
+        read: a function that reads the rows that match a WHERE clause. It adds a column KEY for an
+            SQL expression.
         judge: a function that raises a TableError if rows that match a WHERE clause have values
             that the lake cannot store exactly.
     """
@@ -338,7 +339,7 @@ def list_comparable(
     """Returns the columns that checksums include, and the excluded columns as ``name (type)``.
 
     Args:
-        connection: the connection for reading the types of the columns.
+        connection: the connection with which to read the types of the columns.
     """
     native: NativeColumns = table.ref.native
     space = (native.catalog if checksum.dialect.uses_catalogs else native.schema) or ""
@@ -367,7 +368,7 @@ def _join_conditions(*conditions: str) -> str:
 
 
 MAX_DIGEST_ROWS = 1_000_000
-"""The maximum number of rows in a digest. Their hashes need 32 MB of the database's memory."""
+"""The maximum number of rows in a digest. Their hashes need 32 MB of memory in the database."""
 
 _MAX_SCAN_BYTES = 64 * 1024 * 1024
 """The maximum size of a table that is scanned for a digest. Larger tables need an index."""
@@ -383,9 +384,9 @@ def read_digest(
     rows: int | None,
     indexed: bool,
 ) -> Digest | None:
-    """Returns a digest of rows, or None if its computation would be too expensive.
+    """Returns a digest of rows, or None if computing it would be too expensive.
 
-    Also returns None if a partition is a foreign table, because such rows are read outside of the
+    Also returns None if a partition is a foreign table, because its rows are not read from the
     snapshot.
 
     Args:
@@ -394,14 +395,15 @@ def read_digest(
         columns: SQL for the stored value of each column.
         where: a WHERE clause; empty selects all rows.
         rows: the number of rows; None if unknown.
-        indexed: whether the rows can be read by an index.
+        indexed: whether the rows can be read with an index.
     """
     allowed = "" if indexed else f" and size <= {_MAX_SCAN_BYTES}"
     counted = f"(select count(*) from {source}{where})" if rows is None else str(rows)
-    # The text of a row distinguishes null from empty text and delimits the columns.
+    # When a row is cast to text, null differs from an empty string, and the columns are delimited.
     hashed = f"select md5(row({', '.join(columns)})::text) as hash from {source}{where}"
-    # `offset 0` keeps the planner from merging the subqueries, so that each subquery runs only if
-    # the inner subquery permits it. With a `limit`, the planner might prefer a scan to the index.
+    # `offset 0` prevents the planner from merging the subqueries, so that the rows are counted and
+    # hashed only if this is allowed. If there were a `limit`, the planner might scan the table
+    # instead of using the index.
     [(count, text)] = connection.text_rows(
         f"""
         select
@@ -427,7 +429,7 @@ def read_digest(
 
 
 def _select_parts(relation: str) -> str:
-    """Returns SQL for a table's foreign partition count and its size in bytes."""
+    """Returns SQL for the number of a table's foreign partitions and for its size in bytes."""
     return f"""
         with recursive parts (oid) as (
             select {relation}::regclass::oid

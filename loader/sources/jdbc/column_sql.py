@@ -1,4 +1,4 @@
-"""SQL for the columns of a table and for the rows of a window."""
+"""Builds SQL for the columns of a table and for the rows of a window."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from loader.sources.jdbc.metadata import NativeColumns
 from loader.sources.jdbc.postgresql.continuity import TransactionMark
 
 _NEEDS_TEXT = (CursorType.DATE, CursorType.STRING)
-"""Cursor types for which the database's text differs from the text of the driver's object."""
+"""Cursor types that the database and the driver's objects convert to different strings."""
 
 
 class ColumnSql:
@@ -37,7 +37,7 @@ class ColumnSql:
     def alias(self, native: NativeColumns, index: int) -> str:
         """Returns the quoted name of a column in the subquery that Spark reads.
 
-        A name with quotes is replaced, because Spark does not escape quotes in names.
+        A name that contains quotes is replaced, because Spark does not escape quotes in names.
         """
         return self.dialect.quote(self._alias_name(native, index))
 
@@ -48,9 +48,9 @@ class ColumnSql:
     def _instants(self, table: SourceTable) -> list[str]:
         """Returns the names of the subquery's columns that contain instants.
 
-        Without this list, Spark would read instants as times without a zone and convert each value
-        twice. The list is empty if names differ only in case, because Spark cannot address such
-        columns by name.
+        Without this list, Spark would read instants as times without a time zone and convert each
+        value twice. The list is empty if any names differ only in case, because Spark cannot then
+        address the columns by name.
         """
         native = table.ref.native
         names = [self._alias_name(native, i) for i in range(len(native.columns))]
@@ -66,8 +66,8 @@ class ColumnSql:
         """Returns SQL for the loaded value of each column.
 
         Args:
-            cursor: the cursor of the window. Checks that exclude cursor columns
-                (``LossyValue.cursors``) do not convert its values.
+            cursor: the cursor of the window. Its values are not converted by checks that exclude
+                cursor columns (``LossyValue.cursors``).
         """
         native = table.ref.native
         columns = [self._expression(native, i) for i in range(len(native.columns))]
@@ -82,10 +82,10 @@ class ColumnSql:
         return columns
 
     def _list_sums(self, table: SourceTable) -> list[str]:
-        """Returns SQL for the value of each column in a checksum.
+        """Returns SQL for the value of each column that a checksum includes.
 
-        This is the stored value for columns that the database sends as strings and Spark casts. For
-        all other columns it is the loaded value.
+        If the database sends a column as strings, which Spark then casts, this is the stored value.
+        For all other columns, it is the loaded value.
         """
         columns, native = self._list_expressions(table), table.ref.native
         for index in native.as_texts:
@@ -94,7 +94,7 @@ class ColumnSql:
         return columns
 
     def ends(self, table: SourceTable, cursor: CursorField) -> list[str]:
-        """Returns SQL for the lowest and the highest cursor, in full precision."""
+        """Returns SQL for the lowest and the highest cursor, with all digits."""
         column = self.column(table, cursor.name)
         ends = [f"min({column})", f"max({column})"]
         if cursor.type is CursorType.DOUBLE:
@@ -110,7 +110,7 @@ class ColumnSql:
     def read_ends(
         self, connection: Connection, cursor: CursorField, sql: str
     ) -> list[tuple[str | None, ...]]:
-        """Runs a query that selects the columns of :meth:`ends`, numbers and timestamps."""
+        """Runs a query that selects the columns of :meth:`ends` and also numbers and timestamps."""
         is_fast = self.dialect.shares_snapshots and cursor.type not in _NEEDS_TEXT
         return connection.text_rows(sql) if is_fast else connection.rows(sql)
 
@@ -123,7 +123,7 @@ class ColumnSql:
         return f"sum(case when {column} <= {self.dialect.literal(cursor)} then 1 else 0 end)"
 
     def _list_sizes(self, table: SourceTable) -> list[str]:
-        """Returns PostgreSQL expressions for the byte length of each column with long values."""
+        """Returns PostgreSQL expressions for the byte lengths of columns that may be long."""
         return [
             f"coalesce(octet_length(cast({column} as text)), 0)"
             for column, field in zip(
@@ -140,7 +140,10 @@ class ColumnSql:
     def _list_lossy_values(
         self, table: SourceTable, cursor: CursorField | None
     ) -> list[LossyValue]:
-        """Returns the checks for values that the lake cannot store, given the cursor."""
+        """Returns the checks for values that the lake cannot store.
+
+        Checks that exclude cursor columns are omitted for the cursor.
+        """
         names = table.schema.names
         cursor_index = names.index(cursor.name) if cursor else None
         return [
@@ -152,7 +155,7 @@ class ColumnSql:
     def _list_lossy_counts(
         self, table: SourceTable, cursor: CursorField | None = None
     ) -> list[str]:
-        """Returns SQL that counts the values that match each check."""
+        """Returns SQL that counts, for each check, the values that match it."""
         return [
             _count(check.condition(self._expression(table.ref.native, check.index)))
             for check in self._list_lossy_values(table, cursor)
@@ -161,10 +164,10 @@ class ColumnSql:
     def _list_unusual_counts(
         self, table: SourceTable, cursor: CursorField | None = None
     ) -> list[str]:
-        """Returns SQL for a few counts. If all counts are zero, no value matches a check.
+        """Returns SQL for a few counts. If all of them are zero, no value matches a check.
 
-        Each count costs as much as reading the row. A time column has four checks, which its values
-        rarely match, so one count of the unusual values replaces them.
+        Each count takes as long as reading the rows. A time column has four checks, but its values
+        rarely match them. Therefore a single count of unusual values replaces the four.
         """
         counts = []
         for check in self._list_lossy_values(table, cursor):
@@ -182,10 +185,11 @@ class ColumnSql:
         """Returns warnings about lossy values.
 
         Args:
-            counts: the number of values that match each check.
+            counts: for each check, the number of values that match it.
 
         Raises:
-            TableError: if some of the values are errors. The message lists all such values.
+            TableError: if some of the checks treat such values as errors. The message lists them
+                all.
         """
         notes, errors = [], []
         where = f"table {self.source.name}.{table.ref.name}"
@@ -220,9 +224,9 @@ def build_where(
 
     Args:
         column: SQL for the cursor.
-        bounds: the bounds of the window; None before they have been read.
-        late: a condition for additional rows below the window.
-        only: a condition that replaces the limits of the window.
+        bounds: the bounds of the window; None if they have not been read yet.
+        late: a condition that selects additional rows below the window.
+        only: a condition to use instead of the limits of the window.
     """
     assert window.cursor is not None
     limits = []

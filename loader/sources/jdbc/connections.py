@@ -1,8 +1,8 @@
 """JDBC connections from the Spark driver's JVM, and a pool of idle connections.
 
-Spark's JDBC reader opens its own connections on the executors. The connections of this module run
-the queries that precede a read (for keys, bounds and clocks) and export the shared snapshot. They
-are pooled because opening a connection costs more than most of these queries.
+Spark's JDBC reader opens its own connections on the executors. The connections in this module run
+the queries that precede a read (for keys, bounds and clocks), and export the shared snapshot. They
+are pooled, because opening a connection takes longer than most of these queries.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _TIMES = (93, 2014)
 """The constants `TIMESTAMP` and `TIMESTAMP_WITH_TIMEZONE` of ``java.sql.Types``."""
 
 _CSV_READABLE = ("jdbc:postgresql:", "jdbc:mariadb:", "jdbc:mysql:")
-"""Databases whose drivers return only strings and numbers in metadata."""
+"""URL prefixes of databases whose drivers return metadata only as strings and numbers."""
 csv.field_size_limit(2**31 - 1)  # a comment on a table may be long
 _NULL = f"\x1f{secrets.token_hex(4)}"
-"""The CSV text for null. Each process chooses it at random, so that no database value equals it."""
+"""The string that stands for null in CSV. It is random, so that no database value equals it."""
 _CANCEL = ("cancelQuery", "cancelCurrentQuery")
-"""Methods of the PostgreSQL and MariaDB drivers that also cancel metadata queries."""
+"""Methods of the PostgreSQL and MariaDB drivers that cancel even metadata queries."""
 Answer = TypeVar("Answer")
 
 
 def spark_options(spark: SparkSession, options: Mapping[str, str], relation: str = "unused") -> Any:
-    """Converts JDBC options to Spark's Java class ``JDBCOptions``.
+    """Converts JDBC options to an object of Spark's Java class ``JDBCOptions``.
 
     Args:
         relation: the table or subquery to read.
@@ -57,7 +57,7 @@ def spark_options(spark: SparkSession, options: Mapping[str, str], relation: str
 
 
 class Connection:
-    """A JDBC connection for queries with small results. Values are read as text."""
+    """A JDBC connection for queries with small results. Values are read as strings."""
 
     def __init__(self, spark: SparkSession, java: Any, where: str, url: str = "") -> None:
         self.java = java
@@ -65,15 +65,15 @@ class Connection:
         self.lost = False
         """Whether the session must not be reused, because its state is unknown."""
         self.is_overdue = False
-        """Whether the connection was aborted by a time limit."""
+        """Whether the connection was aborted because of a time limit."""
         self.reopen: Callable[[], Connection] | None = None
-        """A function that replaces the connection if it was closed while idle."""
+        """A function that opens a new connection if this one was closed while it was idle."""
         self._in_transaction = False
         self._is_running = False
         self._jvm: Any = spark._jvm
         self._can_read_as_csv = url.startswith(_CSV_READABLE)
         self._label_positions: dict[str, dict[str, int]] = {}
-        """The column positions in the result of each metadata method."""
+        """The positions of the columns in the result of each metadata method."""
 
     @classmethod
     @contextmanager
@@ -83,7 +83,8 @@ class Connection:
         """Opens a connection with the same driver and properties as Spark's JDBC reader.
 
         Args:
-            options: Spark's JDBC options (`url`, `driver`, `user`, `password`, properties).
+            options: Spark's JDBC options (`url`, `driver`, `user`, `password`) and the driver's
+                properties.
             where: the name of the source, for error messages.
 
         Raises:
@@ -104,12 +105,12 @@ class Connection:
 
     @cached_property
     def major_version(self) -> int:
-        """The major version of the database, from the driver's metadata."""
+        """The major version of the database, as the driver's metadata reports it."""
         return int(self.java.getMetaData().getDatabaseMajorVersion())
 
     @contextmanager
     def limit_time(self, seconds: int) -> Iterator[None]:
-        """Aborts the connection if the block exceeds the time limit.
+        """Aborts the connection if the block takes longer than the limit.
 
         The driver's timeout is insufficient, because it restarts with each byte that the server
         sends.
@@ -128,17 +129,17 @@ class Connection:
         self._ignore_errors(lambda: self.java.abort(threads))
 
     def execute(self, sql: str) -> None:
-        """Runs a statement without a result."""
+        """Runs a statement that returns no result."""
         self._run_query(lambda: self._statement.execute(sql))
 
     def prepare(self, statements: Sequence[str]) -> None:
-        """Runs the initial statements of a session in one round trip."""
+        """Runs the first statements of a session in one round trip."""
         if statements:
             self.execute("; ".join(statements))
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Runs the block in a transaction and rolls the transaction back."""
+        """Runs the block in a transaction, which is rolled back at the end."""
         self.begin()
         try:
             yield
@@ -148,7 +149,7 @@ class Connection:
             self.lost = self.lost or was_lost
 
     def begin(self) -> None:
-        """Begins a transaction with the next statement."""
+        """Makes the next statement begin a transaction."""
         self._explain_errors(lambda: self.java.setAutoCommit(False))
         self._in_transaction = True
 
@@ -158,26 +159,25 @@ class Connection:
         self.lost = False
 
     def rows(self, sql: str) -> list[tuple[str | None, ...]]:
-        """Runs a query and returns its rows as text.
+        """Runs a query and returns its rows as strings.
 
-        Timestamps have all digits, as in ``2025-01-01 00:00:00.123456789``. Instants are in the
-        time zone of the JVM, which the loader sets to UTC.
+        Timestamps have all digits, for example ``2025-01-01 00:00:00.123456789``. Instants are in
+        the JVM's time zone, which the loader sets to UTC.
         """
         return self._run_query(lambda: list(self._fetch(self._statement.executeQuery(sql))))
 
     def text_rows(self, sql: str) -> list[tuple[str | None, ...]]:
-        """Runs a query and returns the same result as :meth:`rows`.
+        """Runs a query and returns the same result as :meth:`rows`, but faster for some drivers.
 
-        For supported drivers this is faster, as it needs one JVM call for all rows instead of one
-        per value. The values must be strings or numbers; with PostgreSQL, they can also be
-        timestamps.
+        It needs one JVM call for all rows instead of one per value. The values must be strings or
+        numbers. In PostgreSQL, they may also be timestamps.
         """
         if not self._can_read_as_csv:
             return self.rows(sql)
         return self._run_query(lambda: self._read_as_csv(self._statement.executeQuery(sql)))
 
     def types(self, sql: str) -> dict[str, str]:
-        """Returns the type name of each column in a query. Resolves domains to base types."""
+        """Returns the type name of each column of a query. Resolves domains to their base types."""
         return self._run_query(lambda: self._types(sql))
 
     def _types(self, sql: str) -> dict[str, str]:
@@ -186,7 +186,7 @@ class Connection:
         return {meta.getColumnLabel(i): meta.getColumnTypeName(i) for i in columns}
 
     def describe(self, sql: str) -> list[dict[str, str | None]]:
-        """Describes each column of a query, with the same labels as for a table's columns."""
+        """Describes each column of a query. Uses the same labels as for the columns of a table."""
         return self._run_query(lambda: self._describe(sql))
 
     def _describe(self, sql: str) -> list[dict[str, str | None]]:
@@ -205,7 +205,7 @@ class Connection:
         ]
 
     def columns(self, dialect: Any, sql: str) -> Any:
-        """Returns the schema of a query as a Java ``StructType`` of Spark.
+        """Returns the schema of a query as a Java object of Spark's class ``StructType``.
 
         Args:
             dialect: Spark's JDBC dialect, which maps the types.
@@ -222,12 +222,12 @@ class Connection:
     def metadata(
         self, call: str, *arguments: Any, labels: Sequence[str]
     ) -> list[dict[str, str | None]]:
-        """Calls a method of ``java.sql.DatabaseMetaData`` and returns one dict for each row.
+        """Calls a method of ``java.sql.DatabaseMetaData``. Returns a dict for each row.
 
         Args:
             call: the name of the method.
             labels: the columns to return, in upper case. Columns that the driver does not return
-                are null.
+                are None.
         """
         return self._run_query(lambda: self._metadata(call, arguments, labels))
 
@@ -250,7 +250,7 @@ class Connection:
             self._label_positions[call] = {meta.getColumnLabel(i).upper(): i for i in columns}
         positions = self._label_positions[call]
         records = []
-        while result.next():  # reading each value costs a JVM call, so read only requested columns
+        while result.next():  # each value costs a JVM call, so only requested columns are read
             records.append(
                 {
                     label: result.getString(positions[label]) if label in positions else None
@@ -261,7 +261,7 @@ class Connection:
         return records
 
     def _read_as_csv(self, result: Any, names: bool = False) -> list[tuple[str | None, ...]]:
-        """Reads a small result in one JVM call, using the CSV writer in Spark's distribution.
+        """Reads a small result in one JVM call, with the CSV writer of Spark's distribution.
 
         Args:
             names: whether to return the column names as the first row.
@@ -276,7 +276,7 @@ class Connection:
         return self._csv(names=False)
 
     def _csv(self, names: bool) -> Any:
-        """Returns a new CSV writer. A reused writer would repeat the first result's names."""
+        """Returns a new CSV writer. If it were reused, it would repeat the first result's names."""
         settings = self._csv_settings.clone()
         settings.setHeaderWritingEnabled(names)
         return self._jvm.com.univocity.parsers.csv.CsvRoutines(settings)
@@ -317,11 +317,11 @@ class Connection:
 
     @cached_property
     def _statement(self) -> Any:
-        """The statement for all queries. Each query closes the previous result."""
+        """The JDBC statement that runs all queries. Each query closes the previous result."""
         return self.java.createStatement()
 
     def _run_query(self, query: Callable[[], Answer]) -> Answer:
-        """Runs a query. Uses a new connection if this connection was closed while idle.
+        """Runs a query. Opens a new connection if this one was closed while it was idle.
 
         Raises:
             ConnectionRefusedByServer: if the database rejects the query.
@@ -358,8 +358,8 @@ class Connection:
     def _cancel(self) -> None:
         """Cancels the running query, which may be waiting for a lock.
 
-        Runs in another thread, because cancelling opens a connection. Later queries are not
-        cancelled, because some of them clean up.
+        This is done in another thread, because canceling a query opens a connection. Later queries
+        are not canceled, because some of them clean up.
         """
         if self._is_running:
             threading.Thread(target=self._cancel_query, name="cancel", daemon=True).start()
@@ -385,9 +385,9 @@ class Connection:
 
 
 _MAX_IDLE_SECONDS = 30
-"""The maximum idle time of a connection, because firewalls silently drop idle connections.
+"""The maximum idle time of a connection. It is short, because firewalls silently drop idle ones.
 
-A connection that a server or pooler closes earlier is replaced (``Connection.reopen``).
+If a server or pooler closes a connection earlier, it is replaced (``Connection.reopen``).
 """
 
 
@@ -395,7 +395,8 @@ class ConnectionPool:
     """A pool of idle connections. All sessions in the pool have the same settings.
 
     Args:
-        opened: a function that opens a connection, given the source or table for error messages.
+        opened: a function that opens a connection. Its argument is the source or table that error
+            messages show.
     """
 
     def __init__(self, opened: Callable[[str], AbstractContextManager[Connection]]) -> None:
@@ -409,7 +410,7 @@ class ConnectionPool:
         """Yields a connection. Closes the connection if the block raises an error.
 
         Args:
-            where: the source or table for error messages.
+            where: the source or table that error messages show.
         """
         connection, opened = self._take_idle(where)
         with opened:
@@ -418,7 +419,7 @@ class ConnectionPool:
 
     @property
     def closes_each(self) -> bool:
-        """Returns whether each connection is closed after use."""
+        """Whether each connection is closed after use."""
         return self._closed
 
     def keep(self, connection: Connection, opened: ExitStack) -> None:
@@ -434,7 +435,7 @@ class ConnectionPool:
         opened.close()
 
     def close_surplus(self, keep: int = 1) -> None:
-        """Closes all but the most recently used idle connections.
+        """Closes the idle connections except those that were used most recently.
 
         Args:
             keep: the number of connections that stay open.
@@ -459,12 +460,12 @@ class ConnectionPool:
         return opened.enter_context(self._opened(where)), opened
 
     def _reopen(self, opened: ExitStack, where: str) -> Connection:
-        """Closes a connection and opens another connection, which `opened` then closes."""
+        """Closes a connection and opens another one. `opened` closes the new connection later."""
         opened.close()
         return opened.enter_context(self._opened(where))
 
     def close(self) -> None:
-        """Closes the pool and its idle connections. Later connections are closed after use."""
+        """Closes the pool and its idle connections. From then on, connections are not kept."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []

@@ -1,4 +1,4 @@
-"""Checks whether the cursor of a table is usable, and how the database orders it."""
+"""Checks whether a table's cursor is usable and how the database orders its values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from loader.sources.jdbc.postgresql.continuity import XMIN
 
 
 def has_writer_cursor(source: Database, ref: TableRef, described: ColumnDescriptions) -> bool:
-    """Returns whether the cursor is the system column xmin, the id of the writing transaction.
+    """Returns whether the cursor is the system column xmin.
+
+    This column contains the id of the transaction that wrote the row.
 
     Raises:
         TableError: if the spec sets this cursor, but the table does not support it.
@@ -51,7 +53,7 @@ def refuse_unordered_cursor(
     """Checks that the values of the cursor have a usable order.
 
     Args:
-        cursor: the name of the cursor in lower case.
+        cursor: the name of the cursor, in lower case.
 
     Raises:
         TableError: if the order is unusable.
@@ -68,10 +70,10 @@ def refuse_unordered_cursor(
 
 
 def _explain_disorder(dialect: Dialect, row: Mapping[str, str | None]) -> str:
-    """Returns why a column cannot be a cursor because of its type, or ""."""
+    """Returns the reason why a column's type cannot be a cursor, or an empty string."""
     type_name, size = row["TYPE_NAME"] or "", row["COLUMN_SIZE"]
     if row["DATA_TYPE"] == BIT and int(size or 1) > 1:
-        return f"{type_name}({size}), which has no order"  # compared as number, sorted as text
+        return f"{type_name}({size}), which has no order"  # compared as a number, sorted as text
     if isinstance(dialect, MySQL) and type_name.upper() in ("ENUM", "SET"):
         return f"{type_name}, which compares by text but sorts by position"
     if row["DATA_TYPE"] in TIMES:
@@ -82,11 +84,13 @@ def _explain_disorder(dialect: Dialect, row: Mapping[str, str | None]) -> str:
 def find_collated_cursor(
     source: Database, ref: TableRef, schema: StructType, cursor: str
 ) -> frozenset[str]:
-    """Returns the cursor if it is a text column that is not ordered by bytes.
+    """Returns the cursor if it is a string column that the database does not order by bytes.
+
+    Otherwise, the result is empty.
 
     Args:
-        schema: the columns by their names in the database.
-        cursor: the name of the cursor in lower case.
+        schema: the columns, with their names in the database.
+        cursor: the name of the cursor, in lower case.
     """
     native: NativeColumns = ref.native
     place = (native.catalog, native.schema, native.table)

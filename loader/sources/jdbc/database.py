@@ -1,4 +1,4 @@
-"""Connections to a source's database, Spark's JDBC reader, and quoted names."""
+"""Connects to a source's database, reads it with Spark's JDBC reader, and quotes names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from loader.spark.error_translation import DatabaseError
 from loader.spec.options import options_for
 
 _CATALOG_TIMEOUT = 600
-"""The time limit in seconds for listing or describing tables, excluding waits for locks."""
+"""The time limit, in seconds, for listing or describing tables. Waits for locks are added to it."""
 
 
 _DIALECTS: tuple[type[Dialect], ...] = (PostgreSQL, MySQL, Derby, Oracle)
@@ -41,15 +41,15 @@ _CREDENTIALS = (
 
 
 class _ServerFacts(NamedTuple):
-    """Facts about a server, read by the first connection.
+    """Facts about a server that the first connection reads.
 
     Attributes:
         startup: the connection properties that the server accepts.
-        dialect: the SQL of the database.
+        dialect: the database's SQL dialect.
         session: statements that every connection runs first.
         resting: statements that disable the server's timeout for idle sessions.
         reading: driver properties for reads.
-        streamed: the fetch size required for streaming; None if the driver always streams.
+        streamed: the fetch size that the driver needs to stream rows; None if it always streams.
     """
 
     startup: Mapping[str, str]
@@ -61,7 +61,7 @@ class _ServerFacts(NamedTuple):
 
 
 class Database(Source):
-    """A source that is one database. It is the base class of the connector."""
+    """A source that reads one database. It is the base class of the connector."""
 
     options_model = JdbcOptions
     can_mask = True
@@ -99,7 +99,7 @@ class Database(Source):
 
     @cached_property
     def _server_facts(self) -> _ServerFacts:
-        """Facts about the server. Startup properties are omitted if a pooler rejects them."""
+        """The facts about the server. If a pooler rejects startup properties, they are omitted."""
         properties = self.kind.choose_startup_properties(self.lock_timeout)
         taken = [*self.options.properties, *re.findall(r"[?&;](\w+)=", self.options.url)]
         if properties and not set(properties) & set(taken):
@@ -112,7 +112,7 @@ class Database(Source):
 
     def _connect_first(self, startup: Mapping[str, str]) -> _ServerFacts:
         jvm: Any = self.spark._jvm
-        # A timeout among the driver properties overrides this timeout.
+        # If the driver properties contain a timeout, it overrides this one.
         jvm.java.sql.DriverManager.setLoginTimeout(LOGIN_SECONDS)
         with ExitStack() as opened:
             connection = opened.enter_context(
@@ -145,10 +145,10 @@ class Database(Source):
 
     @contextmanager
     def connect(self, where: str = "") -> Iterator[Connection]:
-        """Opens a connection and runs the initial statements of its session.
+        """Opens a connection and runs the first statements of its session.
 
         Args:
-            where: the table for error messages; by default the source.
+            where: the table that error messages show; by default the source.
         """
         with Connection.open(self.spark, self.reader_options, where or self.where) as connection:
             connection.prepare((*self.session, *self._server_facts.resting))
@@ -168,19 +168,19 @@ class Database(Source):
             self._idle.close()
 
     def lend_connection(self, where: str = "") -> AbstractContextManager[Connection]:
-        """Lends a connection from the pool. The caller must not change session settings.
+        """Lends a connection from the pool. The caller must not change the session's settings.
 
-        The pool retains connections only within :meth:`reuse_connections`.
+        The pool keeps connections open only within :meth:`reuse_connections`.
         """
         self._server_facts  # noqa: B018 - adds the first connection to the pool
         return self._idle.lend(where or self.where)
 
     @contextmanager
     def lend_catalog_connection(self, where: str = "") -> Iterator[Connection]:
-        """Lends a connection with a time limit for a metadata query.
+        """Lends a connection for a metadata query, with a time limit.
 
-        All tables of the run wait for the result. After a timeout, every later call within
-        :meth:`reuse_connections` therefore immediately raises the same error.
+        All tables of the run wait for the result. Therefore, once a query has timed out, every
+        later call within :meth:`reuse_connections` raises the same error immediately.
         """
         if self._overdue is not None:
             raise self._overdue
@@ -200,7 +200,7 @@ class Database(Source):
 
     @property
     def lock_timeout(self) -> int:
-        """The maximum seconds to wait for a table that another session has locked."""
+        """The maximum number of seconds to wait for a table that another session has locked."""
         return Lookback.parse(self.options.lock_timeout).seconds or 0
 
     @property
@@ -210,7 +210,7 @@ class Database(Source):
 
     @property
     def dialect(self) -> Dialect:
-        """The dialect, with the quote character and the case of names that the driver reports."""
+        """The database's SQL dialect. The driver reports its quote character and case of names."""
         return self._server_facts.dialect
 
     def relation(self, native: NativeColumns) -> str:
@@ -220,12 +220,12 @@ class Database(Source):
         return ".".join(self.dialect.quote(part) for part in parts)
 
     def rows(self, native: NativeColumns) -> str:
-        """Returns the rows that the spec selects, for the FROM clause of a statement.
+        """Returns SQL for the rows that the spec selects. It is used in the FROM clause.
 
-        The database flattens the subquery, so that indexes, parallel ranges and PostgreSQL's system
-        columns can be used as if there were no subquery.
+        If it is a subquery, the database flattens it. Indexes, parallel ranges and PostgreSQL's
+        system columns can therefore be used as if there were no subquery.
         """
-        # With the line breaks, the database's errors quote the user's SQL as it is in the spec.
+        # The line breaks make the database's errors quote the user's SQL as it is in the spec.
         if native.query:
             return f"(\n{native.query}\n) strandline_rows"
         relation = self.relation(native)
@@ -243,7 +243,7 @@ class Database(Source):
 
     @property
     def stream_fetch_size(self) -> int | None:
-        """The fetch size required for streaming; None if the driver always streams."""
+        """The fetch size that the driver needs to stream rows; None if it always streams."""
         required, configured = self._server_facts.streamed, self.options.fetch_size
         return required if required is None or required < 0 else configured or required
 
@@ -261,11 +261,11 @@ class Database(Source):
         """Lazily reads a relation with Spark's JDBC reader.
 
         Args:
-            connection: the connection for reading the schema.
+            connection: the connection with which to read the schema.
             relation: the table or subquery to read.
             predicates: a condition for each partition; by default one partition reads all rows.
             session: additional statements that every reader runs first.
-            types: the types of columns for which the loader overrides Spark's choice.
+            types: the types of those columns for which the loader overrides Spark's choice.
             fetch_size: the number of rows per round trip, unless the spec or the driver sets it.
             instants: columns to read as instants, even if Spark would choose another type.
         """
@@ -283,14 +283,14 @@ class Database(Source):
         return read_relation(spark, connection, options, relation, predicates or ())
 
     def _choose_reading_properties(self, types: Mapping[str, str] | None) -> Mapping[str, str]:
-        """Returns driver properties for reads, such as the binary format for values.
+        """Returns driver properties for reads, for example to receive values in the binary format.
 
         The result is empty behind a pooler, because pooled sessions may contain prepared statements
         of other drivers. It is also empty if the spec sets related properties.
 
         Args:
-            types: the columns whose type the loader overrides; they are not read in the binary
-                format.
+            types: the columns whose types the loader overrides. If there are any, values are not
+                read in the binary format.
         """
         reading = self._server_facts.reading
         related = {*reading, "binaryTransfer", "preferQueryMode"}
@@ -300,7 +300,7 @@ class Database(Source):
         """Returns whether the driver may receive values in the binary format.
 
         Args:
-            types: the columns whose type the loader overrides.
+            types: the columns whose types the loader overrides.
         """
         if self._user_properties.get("binaryTransfer", "").lower() == "false":
             return False
@@ -309,7 +309,7 @@ class Database(Source):
 
     @property
     def _user_properties(self) -> dict[str, str]:
-        """The driver properties that the spec sets, in the URL or in `properties`."""
+        """The driver properties that the spec sets, either in the URL or in `properties`."""
         in_url = re.findall(r"[?&;](\w+)=([^?&;]*)", self.options.url)
         return {**dict(in_url), **self.options.properties}
 
@@ -318,7 +318,7 @@ class Database(Source):
         return options_for(self.options.table_options, ref.name, JdbcTableOptions())
 
     def list_cdc_tables(self) -> set[str]:
-        """Returns the names of all tables with `sync_mode: cdc`."""
+        """Returns the names of all tables that have `sync_mode: cdc`."""
         by_name = self.options.table_options
         patterns = {name for name, options in by_name.items() if options.sync_mode == "cdc"}
         names = [name for name in by_name if not is_wildcard(name)]
@@ -331,7 +331,7 @@ class Database(Source):
         """Returns the column that the `partition_column` option selects, or None if it is not set.
 
         Raises:
-            TableError: if the column does not exist, or its type cannot be split into ranges.
+            TableError: if the column does not exist, or if its values cannot be split into ranges.
         """
         configured = self.read_options(table.ref).partition_column
         if configured is None:
@@ -363,7 +363,7 @@ class Database(Source):
         )
 
     def wall_offset(self) -> int:
-        """Returns the UTC offset in seconds of times without a zone."""
+        """Returns the UTC offset, in seconds, of times that have no time zone."""
         zone = self.options.time_zone
         if zone is not None:
             offset = dt.datetime.now(ZoneInfo(zone)).utcoffset()
@@ -373,7 +373,7 @@ class Database(Source):
 
 
 def dialect_class(url: str) -> type[Dialect]:
-    """Returns the dialect for a JDBC URL, by default the standard dialect."""
+    """Returns the dialect for a JDBC URL. The default is the standard dialect."""
     lowered = url.lower()
     for dialect in _DIALECTS:
         if lowered.startswith(dialect.prefixes):
@@ -382,10 +382,10 @@ def dialect_class(url: str) -> type[Dialect]:
 
 
 def strip_url(url: str) -> str:
-    """Removes parameters and credentials from a URL for messages.
+    """Removes parameters and credentials from a URL, so that messages can show it.
 
     A password may contain the characters `/`, `?` and `;`, which usually end the host. If a URL
-    with an `@` cannot be parsed, only its scheme is returned.
+    contains an `@` but cannot be parsed, only its scheme is returned.
     """
     if "@" not in url:
         return re.sub(r"[?;].*$", "", url, flags=re.DOTALL)

@@ -1,7 +1,7 @@
-"""SQL dialects for quotes, literals, clocks, keys and system tables.
+"""SQL dialects. They describe how databases differ in quotes, literals, clocks, keys and catalogs.
 
-Spark's JDBC dialects map the column types. This module escapes all parts of a query:
-:meth:`Dialect.quote` escapes identifiers and :meth:`Dialect.literal` escapes values.
+Spark's JDBC dialects map the column types. This module escapes all variable parts of a query:
+:meth:`Dialect.quote` escapes identifiers, and :meth:`Dialect.literal` escapes values.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from loader.sources.jdbc.connections import Connection
 from loader.sources.jdbc.lossy_values import CHARS, TIMES, Column, LossyValue, jdbc_type
 
 LOGIN_SECONDS = 120
-"""The time limit for opening a connection. PostgreSQL's and MySQL's drivers have no such limit."""
+"""The time limit for opening a connection. PostgreSQL's and MySQL's drivers set none by default."""
 
 TablePath = tuple["str | None", "str | None", str]
 """The catalog, schema and name of a table."""
@@ -28,7 +28,7 @@ class Key:
     """The primary key of a table.
 
     Attributes:
-        columns: the columns in the order of the key; empty if there is no usable key.
+        columns: the columns, in the order of the key; empty if there is no usable key.
         lacking: why the declared key is unusable; empty if the key is usable or if no key is
             declared.
     """
@@ -38,10 +38,10 @@ class Key:
 
 
 class TableSize(NamedTuple):
-    """The size of a table according to the statistics of the database.
+    """The size of a table, according to the database's statistics.
 
     Attributes:
-        size: the number of bytes, including long values.
+        size: the number of bytes, including values that are stored out of line.
         rows: the number of rows; 0 if there are no statistics yet.
     """
 
@@ -50,19 +50,19 @@ class TableSize(NamedTuple):
 
 
 class Dialect:
-    """A database that follows the JDBC standard. Subclasses describe databases that differ.
+    """A database that follows the JDBC standard. Subclasses describe databases that deviate.
 
     Attributes:
         prefixes: the prefixes of JDBC URLs for this kind of database.
         driver: the class of the default driver; None if the URL determines it.
         session: statements that every connection runs first, so that all sessions are in UTC.
         shares_snapshots: whether several connections can read the same snapshot.
-        rounds_floats: whether converting a `float` to text loses digits.
+        rounds_floats: whether a `float` loses digits when it is converted to text.
         system_schemas: the schemas that contain only system tables.
-        uses_catalogs: whether table names are qualified by catalog instead of schema.
+        uses_catalogs: whether table names are qualified by the catalog instead of the schema.
         hides_columns: whether `select *` may omit columns.
-        network: default driver properties; the user's properties override them.
-        instant_types: the names of the types that store an instant instead of a wall clock time.
+        network: default driver properties, which the user's properties override.
+        instant_types: the names of types that store an instant, not a wall-clock time.
         utc_clock: a query for the current time.
     """
 
@@ -86,20 +86,23 @@ class Dialect:
         """Returns a URL that both the driver and Spark's dialect support.
 
         Args:
-            properties: the driver properties that are set outside of the URL.
+            properties: the driver properties that are set outside the URL.
         """
         return url
 
     @classmethod
     def limit(cls, rows: int) -> str:
-        """Returns the clause that limits a query to a few rows, or "" if the driver needs none."""
+        """Returns the clause that limits a query to a few rows.
+
+        Returns an empty string if the driver does not need such a clause.
+        """
         return ""
 
     @classmethod
     def limit_lock_wait(cls, seconds: int) -> tuple[str, ...]:
         """Returns statements that limit how long a session waits for a locked table.
 
-        A database that runs only one statement at a time returns one statement with all settings.
+        If the driver runs only one statement at a time, a single statement makes all settings.
         """
         return ()
 
@@ -115,8 +118,8 @@ class Dialect:
     def keep_alive(self, connection: Connection) -> tuple[str, ...]:
         """Returns statements that make the server send keepalive packets about once a minute.
 
-        Firewalls silently drop connections without traffic. A connection has no traffic while the
-        server sorts, or while it holds the exported snapshot during a long load.
+        Firewalls silently drop connections that have no traffic. There is none while the server
+        sorts rows, or while a connection keeps the exported snapshot open during a long load.
         """
         return ()
 
@@ -126,7 +129,7 @@ class Dialect:
 
     @classmethod
     def choose_read_properties(cls, version: int, readers: int) -> dict[str, str]:
-        """Returns driver properties for reads over a direct connection, which bypasses any pooler.
+        """Returns driver properties for reads over a direct connection, without a pooler.
 
         Args:
             version: the major version of the database.
@@ -136,7 +139,7 @@ class Dialect:
 
     @classmethod
     def stream_fetch_size(cls, driver: str) -> int | None:
-        """Returns the fetch size required for streaming, or None if the driver always streams.
+        """Returns the fetch size that the driver needs to stream rows. None if it always streams.
 
         Args:
             driver: the name that the driver reports.
@@ -152,27 +155,27 @@ class Dialect:
         return {}
 
     def quote(self, name: str) -> str:
-        """Quotes an identifier, which may contain any characters."""
+        """Quotes an identifier. The identifier may contain any characters."""
         mark = self.quote_character
         return f"{mark}{name.replace(mark, mark * 2)}{mark}"
 
     def lake_name(self, name: str) -> str:
-        """Returns the name for the lake. Converts names that the database folded to upper case.
+        """Returns the name to use in the lake. Names that the database folded become lower case.
 
-        A name with lower-case letters was created in quotes and is not changed.
+        A name that contains lower-case letters was created in quotes and is not changed.
         """
         return name.lower() if self.folds_to_upper and name == name.upper() else name
 
     def double(self, expression: str) -> str:
-        """Returns SQL that converts a number to a double whose text has all digits."""
+        """Returns SQL that converts a number to a double, so that no digits are lost as text."""
         return f"cast({expression} as double precision)"
 
     def select_expression(self, row: Column) -> str:
-        """Returns SQL that converts a column, or "". ``{}`` stands for the column.
+        """Returns SQL that converts a column, or an empty string if no conversion is needed.
 
-        A time of day becomes a text, because the lake has no time type and Spark's versions read
-        such a column as different types. The padding of a `char(n)` is removed, because databases
-        ignore it in comparisons and Spark does not.
+        ``{}`` stands for the column. A time of day becomes a string, because the lake has no time
+        type and different versions of Spark read it as different types. The padding of a `char(n)`
+        is removed, because databases ignore it in comparisons but Spark does not.
 
         Args:
             row: the database's description of the column.
@@ -182,9 +185,9 @@ class Dialect:
         return "cast({} as varchar(32))" if jdbc_type(row) in TIMES else ""
 
     def as_text(self, row: Column) -> str:
-        """Returns SQL for the exact text of a column. ``{}`` stands for the column.
+        """Returns SQL for a column's exact values as strings. ``{}`` stands for the column.
 
-        Returns "" if the driver should convert the values to strings.
+        Returns an empty string if the driver should convert the values to strings.
 
         Args:
             row: the database's description of the column.
@@ -192,7 +195,9 @@ class Dialect:
         return self.select_expression(row)
 
     def choose_read_type(self, row: Column) -> str:
-        """Returns the Spark type of a column if Spark's versions choose different types, else "".
+        """Returns the Spark type as which to read a column.
+
+        Returns an empty string unless different versions of Spark would choose different types.
 
         Args:
             row: the database's description of the column.
@@ -200,7 +205,7 @@ class Dialect:
         return ""
 
     def find_lossy_texts(self, index: int, row: Column) -> list[LossyValue]:
-        """Returns the checks for values whose text from :meth:`as_text` the lake cannot store.
+        """Returns checks for values that the lake cannot store as :meth:`as_text` formats them.
 
         Args:
             index: the position of the column.
@@ -246,7 +251,7 @@ class Dialect:
         return "'" + value.replace("'", "''") + "'"
 
     def time(self, expression: str) -> str:
-        """Returns SQL for a time. The SQL yields null if the lake cannot store the time."""
+        """Returns SQL for a time. It yields null if the lake cannot store the time."""
         return expression
 
     def match_null(self, column: str, type_: CursorType) -> str:
@@ -258,18 +263,18 @@ class Dialect:
         return f"{{d '{text}'}}"
 
     def timestamp(self, text: str) -> str:
-        """Formats a literal for a wall clock time."""
+        """Formats a literal for a wall-clock time."""
         return f"{{ts '{text}'}}"
 
     def instant(self, text: str) -> str:
-        """Formats a literal for an instant, given in UTC, the time zone of all sessions."""
+        """Formats a literal for an instant. The instant is in UTC, as are all sessions."""
         return self.timestamp(text)
 
     def wall_offset(self, connection: Connection) -> int:
-        """Returns the UTC offset in seconds of the database's wall clock.
+        """Returns the UTC offset, in seconds, of the database's wall clock.
 
-        Requires a new connection on which :attr:`session` has not run. Times without a zone are
-        assumed to have this offset unless the source has the `time_zone` option.
+        Requires a new connection on which :attr:`session` has not run. Times without a time zone
+        are assumed to have this offset, unless the source has the `time_zone` option.
         """
         return 0
 
@@ -282,7 +287,7 @@ class Dialect:
         return set()
 
     def list_unmet_requirements(self, connection: Connection, relation: str) -> list[str]:
-        """Returns notes for `loader check` about a table that cannot be read in full.
+        """Returns notes for `loader check` if a table cannot be read completely.
 
         Args:
             relation: the qualified and quoted name of the table.
@@ -290,7 +295,7 @@ class Dialect:
         return []
 
     def read_size(self, connection: Connection, place: TablePath) -> TableSize | None:
-        """Returns a table's size according to the database's statistics, or None if unavailable."""
+        """Returns a table's size from the database's statistics, or None if there are none."""
         return None
 
     def read_key(self, connection: Connection, place: TablePath) -> Key:
@@ -300,9 +305,10 @@ class Dialect:
         return Key(tuple(row["COLUMN_NAME"] or "" for row in rows))
 
     def is_ordered_by_bytes(self, connection: Connection, place: TablePath, column: str) -> bool:
-        """Returns whether the database orders a text column by UTF-8 bytes, like Spark.
+        """Returns whether the database orders a string column by UTF-8 bytes, as Spark does.
 
-        Returns false if the order is unknown. If false, only the database can compare two values.
+        Returns false if the order is unknown. If the result is false, only the database can compare
+        two values.
         """
         return False
 

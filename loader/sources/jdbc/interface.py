@@ -1,12 +1,12 @@
-"""The interface of `jdbc` for plug-ins that read a database's log (`sync_mode: cdc`).
+"""The interface between `jdbc` and plug-ins that read a database's log (`sync_mode: cdc`).
 
-A plug-in is one class that extends :class:`LogCapture`. It is registered in the entry-point group
-``strandline.capture``. The entry point has the name that follows `jdbc:` in the URL::
+A plug-in is a class that extends :class:`LogCapture`. It is registered in the entry-point group
+``strandline.capture``. The name of the entry point is the word that follows `jdbc:` in the URL::
 
     [project.entry-points."strandline.capture"]
     postgresql = "loader.cdc.capture:PostgresCapture"
 
-A plug-in may import from `jdbc` only what this module exports.
+Of the `jdbc` package, a plug-in may import only the names that this module exports.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from loader.spec.entry_points import list_plugins, load_plugin
 GROUP = "strandline.capture"
 
 OpenQueries = Callable[[Sequence[SourceTable]], AbstractContextManager[JdbcSnapshot]]
-"""A function that opens the snapshot for reading tables by queries."""
+"""A function that opens a snapshot which reads tables with queries."""
 
 
 class LogCapture(ABC):
@@ -54,7 +54,7 @@ class LogCapture(ABC):
 
     @abstractmethod
     def list_setup_sql(self, source: str, options: JdbcOptions, tables: Sequence[str]) -> list[str]:
-        """Returns the SQL that an administrator runs to prepare a database.
+        """Returns the SQL statements that an administrator must run to prepare a database.
 
         Args:
             source: the name of the source.
@@ -84,8 +84,9 @@ class LogCapture(ABC):
         Args:
             database: the database to read.
             followed: the tables that are read from the log.
-            queried: the tables that are read by queries.
-            open_queries: a function that opens a snapshot for queries, if one is necessary.
+            queried: the tables that are read with queries.
+            open_queries: a function that opens a snapshot for queries. Called only if one is
+                needed.
         """
 
 

@@ -1,7 +1,8 @@
-"""The interface for finding late rows.
+"""Defines the interface for finding late rows.
 
-Late rows have a cursor below the window and were committed after the last sync. PostgreSQL stores
-each row's transaction id (`postgresql/late_commits_by_xmin.py`). MariaDB and MySQL list the open
+Late rows were committed after the last sync although their cursors are below the window. In
+PostgreSQL, they are found by the transaction id that each row contains
+(`postgresql/late_commits_by_xmin.py`). In MariaDB and MySQL, they are found with the list of open
 transactions (`mysql/late_commits_by_time.py`).
 """
 
@@ -40,7 +41,7 @@ class SnapshotQueries(Protocol):
 
     @property
     def wall_offset(self) -> int:
-        """The UTC offset in seconds of the database's wall clock."""
+        """The UTC offset, in seconds, of the database's wall clock."""
 
     def column(self, table: SourceTable, name: str) -> str:
         """Returns SQL for the stored value of a column."""
@@ -51,7 +52,7 @@ class SnapshotQueries(Protocol):
     def read_ends(
         self, connection: Connection, cursor: CursorField, sql: str
     ) -> list[tuple[str | None, ...]]:
-        """Runs a query that selects the columns of :meth:`ends`, numbers and timestamps."""
+        """Runs a query that selects the columns of :meth:`ends` and also numbers and timestamps."""
 
     def read_clock(self, connection: Connection) -> dt.datetime:
         """Reads the database's clock in UTC."""
@@ -68,12 +69,12 @@ class LateCommits(Protocol):
         """
 
     def reach(self, table: SourceTable, window: Window) -> Cursor | None:
-        """Returns a lower bound for the cursors of late rows, or None."""
+        """Returns a lower bound for the cursors of late rows, or None if there is none."""
 
     def condition(
         self, table: SourceTable, window: Window, lowest: Cursor | None = None
     ) -> str | None:
-        """Returns SQL that is true for late rows, or None if there cannot be late rows.
+        """Returns an SQL condition that selects late rows, or None if there cannot be any.
 
         Args:
             lowest: the lowest cursor of a late row; None if it has not been read.
@@ -82,29 +83,29 @@ class LateCommits(Protocol):
     def mark(
         self, connection: Connection, table: SourceTable, window: Window
     ) -> dict[str, Any] | None:
-        """Returns the checkpoint to store for the next sync. Call it after reading the bounds."""
+        """Returns the checkpoint to store for the next sync. Call this after reading the bounds."""
 
     def is_settled(self, table: SourceTable, window: Window) -> bool:
-        """Returns whether the checkpoint must be stored even without new rows."""
+        """Returns whether the checkpoint must be stored even if there are no new rows."""
 
     def may_reuse_numbers(self, table: SourceTable, window: Window) -> bool:
         """Returns whether the database may reuse numeric cursors.
 
-        If so, the state stores the table's highest cursor, even if it is lower than before.
+        If it may, the state stores the table's highest cursor, even if it is lower than before.
         """
 
     def find_complete_until(self, table: SourceTable, window: Window) -> dt.datetime | None:
-        """Returns the time up to which the raw table and this window's rows contain all commits.
+        """Returns a time. All rows committed up to it are in the raw table or in this window.
 
-        The time is taken from the database's clock and is in UTC. Returns None if it is unknown.
+        The time is from the database's clock and in UTC. Returns None if it is unknown.
         """
 
     def find_excluded(self, table: SourceTable) -> tuple[int, str]:
-        """Returns the number of rows that may have left the filter, and SQL that selects them.
+        """Returns the number of rows that may have stopped matching the filter, and a condition.
 
-        These rows were written since the last sync and do not match the `where` option. The raw
-        table may contain an earlier version that matched.
+        The condition is SQL that selects these rows. They were written since the last sync and do
+        not match the `where` option. The raw table may contain earlier versions that matched.
         """
 
     def list_warnings(self, table: SourceTable, window: Window) -> tuple[str, ...]:
-        """Returns warnings about late rows that do not stop the sync."""
+        """Returns warnings about late rows. They do not stop the sync."""

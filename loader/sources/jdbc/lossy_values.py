@@ -2,14 +2,14 @@
 
 Examples of such values:
 
-- a decimal with more than 38 digits, the maximum in Spark;
+- a decimal that has more than 38 digits, the maximum in Spark;
 - a decimal without a declared scale, which the JDBC reader rounds to 18 digits after the point;
-- a PostgreSQL time that is infinite, before year 1, or too late for a 64-bit timestamp;
+- a PostgreSQL time that is infinite, before the year 1, or too late for a 64-bit timestamp;
 - a time in the ten days of 1582 that the Java calendar skips;
-- a MySQL date with a zero month or day, or an old MySQL date, which Java converts with another
+- a MySQL date whose month or day is zero, or an old MySQL time, which Java converts with another
   calendar.
 
-Before reading a column that may contain such values, the loader counts them in the database.
+Before the loader reads a column that may contain such values, it counts them in the database.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from pyspark.sql import types as t
 from loader.errors import TableError
 
 LATEST_TIME = "9999-12-31 23:59:59.999999"
-"""The replacement for `infinity`. Date columns use its day."""
+"""The value that is loaded instead of `infinity`. In date columns, it is the day of this time."""
 EARLIEST_TIME = "0001-01-01 00:00:00"
-"""The replacement for `-infinity`. Date columns use its day."""
+"""The value that is loaded instead of `-infinity`. In date columns, it is the day of this time."""
 TIMESTAMP_OVERFLOW = "294247-01-01 00:00:00"
 """The start of the first year in which 64-bit timestamps overflow in some time zone."""
 
@@ -32,7 +32,7 @@ LOAD_AS_TEXT = (
     "Load the column as text, column_types: {{name}: string}, or read the table through a view "
     "that leaves them out"
 )
-"""What to do about values that only a text column of the lake can store."""
+"""The remedy for values that the lake can store only in a string column."""
 
 Column = Mapping[str, "str | None"]
 """The database's description of a column (``DatabaseMetaData.getColumns``)."""
@@ -51,28 +51,28 @@ JAVA_TYPES = {
     "timestamp": TIMESTAMP,
     "timestamptz": TIMESTAMP,
 }
-"""PostgreSQL's date and time types, by name."""
+"""PostgreSQL's date and time types: maps their names to JDBC type numbers."""
 TIMES = (TIME, "2013")  # without and with time zone
 _UNDECLARED = (38, 18)  # Spark's default precision and scale
 
 
 @dataclass(frozen=True)
 class LossyValue:
-    """A kind of value that a column may contain and that the lake cannot store exactly.
+    """A kind of value that a column may contain but that the lake cannot store exactly.
 
     Attributes:
         index: the position of the column.
-        wrong: SQL that is true for these values; ``{}`` stands for the column, and ``{rows}`` for
-            `rows`.
+        wrong: an SQL condition that is true for these values. ``{}`` stands for the column, and
+            ``{rows}`` for `rows`.
         message: the description that follows "3 values of c" in warnings and errors.
         remedy: the remedy for the error; empty if the values cause only a warning.
-        loaded: SQL that converts the column; ``{}`` stands for the column; empty if the column is
-            not converted.
-        cursors: whether cursor columns are also checked.
+        loaded: SQL that converts the column, for which ``{}`` stands; empty if the column is not
+            converted.
+        cursors: whether cursor columns are checked, too.
         replacements: pairs of an original value and the value that is loaded instead.
-        ordinary: SQL that is true for most values and false for every lossy value of the column.
-            If it is true for all values, no other check is necessary. May be empty.
-        rows: the rows that the spec selects, for a FROM clause. Its SQL may contain braces.
+        ordinary: an SQL condition that is true for most values and false for every lossy value of
+            the column. If it is true for all values, no other check is necessary. May be empty.
+        rows: SQL for the rows that the spec selects, for a FROM clause. It may contain braces.
     """
 
     index: int
@@ -86,15 +86,15 @@ class LossyValue:
     rows: str = ""
 
     def condition(self, column: str) -> str:
-        """Returns SQL that is true for these values of a column."""
+        """Returns an SQL condition that is true for these values of a column."""
         parts = self.wrong.split("{rows}")
         return self.rows.join(part.replace("{}", column) for part in parts)
 
     def describe_loss(self, count: int, where: str, column: str) -> str:
-        """Returns a warning about `count` values.
+        """Returns a warning about `count` values of this kind.
 
         Raises:
-            TableError: if the check has a remedy, which means that the values are errors.
+            TableError: if there is a remedy, which means that such values are errors.
         """
         what = f"{count} values of {column} {self.message}"
         if self.remedy:
@@ -144,17 +144,20 @@ def _find_rounded_values(index: int, target: t.DecimalType, value: str, remedy: 
 
 
 def move_into_array(check: LossyValue) -> LossyValue:
-    """Applies a check to the elements of an array. In the check's SQL, `value` is the element."""
+    """Returns a check for arrays that applies `check` to the elements.
+
+    In the SQL of `check`, `value` must stand for an element.
+    """
     wrong = f"exists (select from unnest({{}}) as value where {check.wrong})"
     return LossyValue(check.index, wrong, check.message, check.remedy)
 
 
 def refuse_in_key(check: LossyValue, rows: str) -> list[LossyValue]:
-    """Returns checks for a key column that keep different keys from becoming equal in the lake.
+    """Returns checks for a key column. They prevent different keys from becoming equal in the lake.
 
     Args:
-        rows: the rows that the spec selects, for a FROM clause. They are searched for keys that
-            equal the replacement of another key.
+        rows: SQL for the rows that the spec selects, for a FROM clause. They are searched for keys
+            that equal the replacement of another key.
     """
     message = check.message.partition(":")[0]
     remedy = check.remedy or "Give the table another key, or exclude these rows with a view"
@@ -189,7 +192,7 @@ def replace_infinity(column: str) -> str:
 def find_postgresql_losses(
     index: int, kind: t.DataType, row: Column, binary: bool
 ) -> list[LossyValue]:
-    """Returns the checks for a time or array column in PostgreSQL.
+    """Returns the checks for a column in PostgreSQL. Only time and array columns have checks.
 
     Args:
         index: the position of the column.
@@ -241,7 +244,7 @@ def find_postgresql_losses(
 def _find_misread_times(index: int) -> LossyValue:
     """Returns the check for times that the PostgreSQL driver misreads in the binary format.
 
-    In years like 1300 and 101 BC, the driver inserts the leap day of the Julian calendar up to
+    In years such as 1300 and 101 BC, the driver inserts the leap day of the Julian calendar up to
     eleven days too early. In the earliest year, it inserts the leap day 46 days too early.
     """
     return LossyValue(
@@ -262,7 +265,7 @@ def _find_late_times(index: int, value: str) -> LossyValue:
 
 
 def find_mysql_losses(index: int, row: Column) -> list[LossyValue]:
-    """Returns the checks for a date or time column in MariaDB or MySQL."""
+    """Returns the checks for a column in MariaDB or MySQL. Only dates and times have checks."""
     kind = jdbc_type(row)
     if kind not in (DATE, TIMESTAMP) or (row.get("TYPE_NAME") or "").upper().startswith("YEAR"):
         return []
@@ -283,7 +286,10 @@ def find_mysql_losses(index: int, row: Column) -> list[LossyValue]:
 
 
 def jdbc_type(row: Column) -> str | None:
-    """Returns the type number in ``java.sql.Types`` of a column, or of its domain's base type."""
+    """Returns the number of a column's type in ``java.sql.Types``.
+
+    If the type is a domain, returns the number of its base type.
+    """
     distinct = row.get("DATA_TYPE") == DISTINCT
     return row.get("SOURCE_DATA_TYPE" if distinct else "DATA_TYPE")
 

@@ -1,4 +1,4 @@
-"""The metadata of a table in its database."""
+"""Reads the metadata of a table from its database."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ ColumnLayout = tuple[tuple["str | None", ...], ...]
 
 @dataclass(frozen=True)
 class NativeColumns:
-    """A table in its database, with instructions for reading its columns.
+    """A table in its database, and instructions for reading its columns.
 
     Attributes:
         catalog, schema, table: the exact names in the database.
         stored: whether the database stores the rows; false for views and foreign tables.
         columns: the names of the columns.
-        has_xmin: whether the last column is the system column `xmin` of PostgreSQL.
+        has_xmin: whether the last column is PostgreSQL's system column `xmin`.
         comment: the comment on the table in the database.
         lossy_values: the checks for values that the lake cannot store exactly.
-        shown: the positions of converted columns and the SQL that converts them; ``{}`` stands for
-            the column.
-        layout: the described names and types of the columns (:func:`build_layout`).
-        types: the types of columns for which the loader overrides Spark's choice.
-        as_texts: the positions of columns that the database sends as strings, because the spec sets
-            their type.
+        shown: the positions of columns to convert, with the SQL that converts them. ``{}`` stands
+            for the column.
+        layout: the names and types of the columns when they were described (:func:`build_layout`).
+        types: the types of those columns for which the loader overrides Spark's choice.
+        as_texts: the positions of columns that the database sends as strings because the spec sets
+            their types.
         where: a condition that selects the rows to load; empty selects all rows.
-        query: a SELECT whose result is the table; empty for a table of the database.
+        query: a SELECT whose result is loaded as the table; empty if the table is in the database.
     """
 
     catalog: str | None
@@ -74,8 +74,8 @@ def read_native_columns(
     """Reads the description of each column.
 
     Args:
-        labels: the properties to read, including the names of table and schema. All properties of
-            a query's columns are read.
+        labels: the properties to read. They must include the names of the table and the schema.
+            For a query, all properties are read.
     """
     if native.query:
         return _read_query_columns(connection, native.query)
@@ -100,13 +100,13 @@ def add_remedy(remedy: str) -> Iterator[None]:
 
 
 def _read_query_columns(connection: Connection, query: str) -> ColumnDescriptions:
-    """Reads the description of each query column, with the same labels as for a table's columns.
+    """Reads the description of each query column. The labels are the same as for a table's columns.
 
     Raises:
         DatabaseError: if the database rejects the query.
         TableError: if the query returns two columns with the same name.
     """
-    # With the line breaks, the database's errors quote the query as it is in the spec.
+    # The line breaks make the database's errors quote the query as it is in the spec.
     with add_remedy("Correct the SELECT; test it in a client of the database"):
         listed = connection.describe(f"select * from (\n{query}\n) strandline_rows where 1 = 0")
     described = {row["COLUMN_NAME"] or "": row for row in listed}
@@ -130,8 +130,8 @@ def build_layout(described: ColumnDescriptions) -> ColumnLayout:
 def read_layout(connection: Connection, native: NativeColumns) -> ColumnLayout:
     """Reads the current names and types of a table's columns.
 
-    If a column has a default, PostgreSQL requests a read lock on the table. The call may therefore
-    wait for a session that alters the table or waits to alter it.
+    If a column has a default, PostgreSQL requests a read lock on the table. Therefore this call may
+    have to wait for a session that is altering the table or is waiting to alter it.
 
     Raises:
         DatabaseError: if another session locks the table for longer than `lock_timeout`.

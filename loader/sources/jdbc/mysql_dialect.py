@@ -28,13 +28,13 @@ _GEOMETRIES = (
 )
 _READ_AS = {"SMALLINT": "int", "MEDIUMINT UNSIGNED": "bigint"}
 _FEW = 10
-"""The fetch size with MariaDB's driver. It is small, because single rows may be very wide."""
+"""The fetch size for MariaDB's driver. It is small, because a single row may be very large."""
 _RESTING = "wait_timeout = cast(greatest(@@wait_timeout, 28800) as unsigned)"
-"""Ensures an idle timeout of at least eight hours, the default."""
+"""Sets the idle timeout to at least eight hours, which is the default."""
 
 
 class MySQL(Dialect):
-    """MariaDB and MySQL, with either driver."""
+    """MariaDB and MySQL, with MariaDB's or MySQL's driver."""
 
     prefixes = ("jdbc:mariadb:", "jdbc:mysql:")
     system_schemas = frozenset({"information_schema", "mysql", "performance_schema", "sys"})
@@ -51,8 +51,8 @@ class MySQL(Dialect):
     )
 
     def url(self, url: str, properties: Collection[str] = ()) -> str:
-        # Spark quotes columns with backticks only for "jdbc:mysql". For other URLs it uses double
-        # quotes, which delimit strings in MariaDB.
+        # Spark quotes column names with backticks only for "jdbc:mysql" URLs. For other URLs it
+        # uses double quotes, which delimit strings in MariaDB.
         if url.startswith("jdbc:mariadb:"):
             url = "jdbc:mysql:" + url.removeprefix("jdbc:mariadb:")
             if "permitMysqlScheme" not in url:
@@ -66,7 +66,7 @@ class MySQL(Dialect):
 
     @classmethod
     def limit(cls, rows: int) -> str:
-        return f" limit {rows}"  # the drivers read all rows of a result before they close it
+        return f" limit {rows}"  # the drivers read a result to its end before they close it
 
     def time(self, expression: str) -> str:
         return f"nullif({expression}, '0000-00-00')"
@@ -95,9 +95,9 @@ class MySQL(Dialect):
 
     @classmethod
     def limit_lock_wait(cls, seconds: int) -> tuple[str, ...]:
-        # Overrides server defaults that would show uncommitted rows, limit the number of rows or
-        # change how strings are parsed. Uses one statement, because the drivers run only one at a
-        # time.
+        # Overrides defaults of the server that could show uncommitted rows, limit the number of
+        # rows, or change how strings are parsed. These settings are in one statement, because the
+        # drivers run only one at a time.
         limit = f", lock_wait_timeout = {seconds}" if seconds else ""
         return (
             "set time_zone = '+00:00', sql_select_limit = 18446744073709551615, sql_mode = ''"
@@ -123,7 +123,7 @@ class MySQL(Dialect):
             return f"lpad(bin({{}}), {row['COLUMN_SIZE']}, '0')"
         name = (row.get("TYPE_NAME") or "").upper()
         if name.startswith("FLOAT"):
-            # The text of a FLOAT has only six digits. MySQL before 8.0.17 has no cast to double.
+            # As text, a FLOAT has only six digits. MySQL before 8.0.17 has no cast to double.
             return "({} + 0e0)"
         # Spark pads columns that the driver reports as char(n), such as enums, sets and addresses.
         return "cast({} as char)" if kind == CHAR or name.startswith(_PADDED) else ""
@@ -159,7 +159,7 @@ class MySQL(Dialect):
         return find_mysql_losses(index, row)
 
     def is_ordered_by_bytes(self, connection: Connection, place: TablePath, column: str) -> bool:
-        # Other binary collations pad strings with spaces, so that 'a' sorts after 'a<tab>'.
+        # Other binary collations pad strings with spaces, so 'a' is sorted after 'a<tab>'.
         catalog, _, table = place
         answer = connection.rows(
             f"""

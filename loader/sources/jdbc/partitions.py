@@ -1,13 +1,13 @@
 """Builds SQL conditions that split a window into ranges for parallel readers.
 
 A window is split into ranges of the cursor. Each Spark task then writes a file with a narrow range
-of cursors, and later syncs can prune files by statistics. The range between the lowest and highest
-cursor is first cut into slices of equal width. One scan counts the rows of each slice, because
-after bulk loads, a few slices contain most rows.
+of cursors, so that later syncs can use statistics to prune files. The range between the lowest and
+the highest cursor is first cut into slices of equal width. One scan then counts the rows in each
+slice, because a few slices may contain most of the rows, for example after a bulk load.
 
-A complete read of a PostgreSQL table is instead split into ranges of pages, without a count. A
-snapshot sees one version of each row, and each version is stored on one page, so each row is read
-exactly once. Each reader scans only the pages of its range.
+A complete read of a PostgreSQL table is split into ranges of pages instead. No rows need to be
+counted. A snapshot sees one version of each row, and each version is stored on one page, so each
+row is read exactly once. Each reader scans only the pages in its range.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from loader.sources.jdbc.dialect import Dialect
 from loader.sources.jdbc.metadata import NativeColumns
 from loader.spark.error_translation import DatabaseError
 
-# If one slice had a larger fraction of the rows, one reader would read nearly all rows.
+# If one slice has a larger fraction of the rows, one reader would read nearly all of them.
 _SKEWED = 0.8
 
 
@@ -47,7 +47,7 @@ class DividedSnapshot(Protocol):
         """Returns whether all calls for a table read the same version of its rows."""
 
     def column(self, table: SourceTable, name: str) -> str:
-        """Returns SQL for a column's value as the database stores it."""
+        """Returns SQL for the stored value of a column."""
 
     def alias(self, native: NativeColumns, index: int) -> str:
         """Returns the quoted name of a column in the subquery that Spark reads."""
@@ -58,11 +58,11 @@ class DividedSnapshot(Protocol):
 
 @dataclass(frozen=True)
 class RangeSplit:
-    """The ranges of a window.
+    """The ranges into which a window is split.
 
     Attributes:
         conditions: a condition for each reader; None if one reader reads all rows.
-        column: SQL for an additional column that the conditions use; empty if there is none.
+        column: SQL for an additional column that the conditions use; empty if they use none.
     """
 
     conditions: list[str] | None = None
@@ -71,7 +71,7 @@ class RangeSplit:
 
 @dataclass(frozen=True)
 class Ranges:
-    """The division of a window's rows into ranges for parallel readers.
+    """Divides the rows of a window into ranges for parallel readers.
 
     Attributes:
         snapshot: the snapshot to read.
@@ -85,7 +85,7 @@ class Ranges:
     bounds: Bounds
 
     def divide(self, spark: SparkSession) -> RangeSplit:
-        """Returns one range per core, or fewer ranges for few rows."""
+        """Returns one range per core, or fewer ranges if there are few rows."""
         source, literal = self.snapshot.source, self.snapshot.dialect.literal
         options = source.read_options(self.table.ref)
         cores = spark.sparkContext.defaultParallelism
@@ -110,7 +110,7 @@ class Ranges:
         return RangeSplit()
 
     def _cut_pages(self, count: int) -> list[str]:
-        """Returns conditions on pages, or an empty list if ranges of a column are more suitable."""
+        """Returns conditions on pages, or an empty list if ranges of a column are to be used."""
         snapshot, table = self.snapshot, self.table
         if self.window.low is not None or not snapshot.is_steady(table):
             return []
@@ -127,10 +127,10 @@ class Ranges:
         except DatabaseError as error:
             if error.is_locked_out:
                 raise
-            return []  # another product with PostgreSQL's protocol
+            return []  # another product that uses PostgreSQL's protocol
 
     def _list_columns(self) -> list[str]:
-        """Returns the columns whose ranges may divide the rows. The first column is preferred."""
+        """Returns the columns whose ranges may divide the rows, in order of preference."""
         table, cursor = self.table, self.window.cursor
         configured = self.snapshot.source.partition_column(table)
         if configured is not None:
@@ -138,16 +138,19 @@ class Ranges:
         if cursor is None:
             return list(table.primary_key)
         if self.window.end(self.bounds) is None and not self.snapshot.is_steady(table):
-            # The readers do not share a snapshot. A row whose cursor changes during the read could
-            # move to another range and be missed. Keys are assumed not to change.
+            # The readers do not share a snapshot. If a row's cursor changed during the read, the
+            # row could move to another range and be missed. Keys are assumed not to change.
             return list(table.primary_key)
         return [cursor.name, *table.primary_key]
 
     def _find_cuts(self, name: str, count: int) -> list[Cursor]:
-        """Returns boundaries of a column's ranges, or an empty list if they are too uneven."""
+        """Returns the boundaries of a column's ranges.
+
+        Returns an empty list if the column cannot be split or the ranges are too uneven.
+        """
         snapshot, table, window, bounds = self.snapshot, self.table, self.window, self.bounds
         type_ = CursorType.of(table.schema[name].dataType)
-        # If the spec sets a column's type, the database and the lake order its values differently.
+        # If the spec sets a column's type, the database and the lake may order values differently.
         is_converted = table.schema.names.index(name) in table.ref.native.as_texts
         if type_ is None or type_ is CursorType.STRING or is_converted:
             return []
@@ -175,7 +178,7 @@ SLICES = 32
 
 
 def choose_partition_count(rows: int, parallelism: int, configured: int | None) -> int:
-    """Returns the number of ranges, by default one per 50,000 rows and at most one per core."""
+    """Returns the number of ranges: by default one per 50,000 rows, but at most one per core."""
     if configured is not None:
         return configured
     return max(1, min(parallelism, rows // ROWS_PER_PARTITION))
@@ -201,8 +204,8 @@ def balance_cuts(cuts: Sequence[Cursor], counts: Sequence[int], partitions: int)
     """Chooses the boundaries that split the rows most evenly.
 
     Args:
-        cuts: the possible boundaries in ascending order.
-        counts: the number of rows below each boundary, followed by the number of all rows.
+        cuts: the possible boundaries, in ascending order.
+        counts: the number of rows below each boundary, followed by the total number of rows.
         partitions: the number of ranges.
     """
     total = counts[-1]
@@ -219,7 +222,7 @@ def find_largest_share(below: Sequence[int]) -> float:
     """Returns the fraction of rows in the largest slice.
 
     Args:
-        below: the number of rows below each boundary, followed by the number of all rows.
+        below: the number of rows below each boundary, followed by the total number of rows.
     """
     total = below[-1]
     widths = [b - a for a, b in zip([0, *below], below, strict=False)]
@@ -241,7 +244,7 @@ def _interpolate(low: Cursor, high: Cursor, index: int, count: int) -> Cursor:
 
 
 ROW_POSITION = "strandline_ctid"
-"""The subquery column with the row's physical position (page and index)."""
+"""The column of the subquery that contains a row's physical position (page and index)."""
 
 ROW_POSITION_COLUMN = f"ctid as {ROW_POSITION}"
 
@@ -252,11 +255,11 @@ _ORDERED = 0.95
 def cut_pages(
     connection: Connection, dialect: Dialect, relation: str, cursor: str | None, count: int
 ) -> list[str]:
-    """Returns conditions on :data:`ROW_POSITION` for `count` page ranges, or an empty list.
+    """Returns conditions on :data:`ROW_POSITION` for `count` ranges of pages, or an empty list.
 
-    The list is empty for partitioned tables, for storage without pages, and for versions before 14,
-    which scan the whole table for each range. It is also empty for tables that are not stored in
-    cursor order, because later syncs could not prune the written files by cursor.
+    The list is empty for partitioned tables, for storage without pages, and for PostgreSQL before
+    version 14, which scans the whole table for each range. It is also empty if the table is not
+    stored in cursor order, because later syncs could not use the cursor to prune the written files.
 
     Args:
         relation: the qualified and quoted name of the table.

@@ -1,4 +1,4 @@
-"""PostgreSQL's SQL for literals, keys and system tables."""
+"""The SQL dialect of PostgreSQL."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ from loader.spark.error_translation import ConnectionRefusedByServer
 _TIME_OF_DAY = (
     "(to_char({}::time, 'HH24:MI:SS.US') || coalesce(substring({}::text from '[-+].*'), ''))"
 )
-"""SQL that formats a time of day with its zone. It preserves 24:00 and 10:00+01."""
+"""SQL that formats a time of day, with its time zone if it has one.
+
+It preserves values such as 24:00 and 10:00+01.
+"""
 _TIMES_OF_DAY = (
     f"coalesce((select array_agg({_TIME_OF_DAY.replace('{}', 'value')} order by place) "
     "from unnest({}) with ordinality as times (value, place)), {}::text[])"
@@ -31,11 +34,11 @@ _TIMES_OF_DAY = (
 _AS_TEXTS = ("_bpchar", "_bit", "_varbit")
 """Array types whose elements Spark reads as strings."""
 _SILENT = 60
-"""The idle seconds after which the server sends a keepalive packet."""
+"""The number of idle seconds after which the server must send a keepalive packet."""
 
 
 class PostgreSQL(Dialect):
-    """PostgreSQL. All its connections can read the same exported snapshot."""
+    """PostgreSQL. Several connections can read the same exported snapshot."""
 
     prefixes = ("jdbc:postgresql:",)
     driver = "org.postgresql.Driver"
@@ -57,8 +60,8 @@ class PostgreSQL(Dialect):
             scale -= 2048 if scale > 1000 else 0  # the driver adds 2048 to a negative scale
             return f"{{}}::numeric({max(size - min(scale, 0), scale)}, {max(scale, 0)})"
         if kind == ARRAY:
-            # Spark 4 assumes that arrays have the declared number of dimensions. An expression has
-            # no declaration and avoids this assumption.
+            # Spark 4 assumes that an array has the declared number of dimensions. An expression has
+            # no declaration, so Spark does not make this assumption.
             type_name = row.get("TYPE_NAME")
             if type_name in _AS_TEXTS:
                 return "{}::text[]"
@@ -93,27 +96,27 @@ class PostgreSQL(Dialect):
         return () if is_short else (f"set tcp_keepalives_idle = {_SILENT}",)
 
     def has_properties(self, connection: Connection) -> bool:
-        # Checks a custom setting. A standard setting could be set in a pooler's shared session,
-        # even if the pooler dropped the loader's properties.
+        # Checks a custom setting. Even if a pooler dropped the loader's properties, a standard
+        # setting could happen to be set in the pooler's shared session.
         [(setting,)] = connection.rows("select current_setting('strandline.direct', true)")
         return setting == "on"
 
     @classmethod
     def choose_read_properties(cls, version: int, readers: int) -> dict[str, str]:
         # The binary format halves the CPU time of a read. A threshold of -1 enables this format
-        # even for the first query. The driver formats points and boxes differently from PostgreSQL,
-        # so they are read as strings. A version below 10 indicates another product that uses the
-        # same protocol.
+        # even for the first query. The driver formats binary points and boxes differently than
+        # PostgreSQL does, so they are excluded. A version below 10 indicates another product that
+        # uses the same protocol.
         binary = {"prepareThreshold": "-1", "binaryTransferDisable": "POINT,BOX,TIME,TIMETZ"}
-        # Limits the memory for fetched rows, so that unexpectedly wide rows fail one read instead
-        # of the JVM. Spark needs the same amount of memory to copy the rows.
+        # Limits the memory for fetched rows, so that unexpectedly large rows make one read fail,
+        # not the whole JVM. Spark needs the same amount of memory again to copy the rows.
         percent = max(2, 40 // readers)
         return {**binary, "maxResultBuffer": f"{percent}percent"} if version >= 10 else {}
 
     @classmethod
     def choose_startup_properties(cls, seconds: int) -> dict[str, str]:
-        # The timeout must be off before a transaction's first statement, because the driver first
-        # queries its types and is then idle in the transaction.
+        # The timeout must be off before the first statement of a transaction, because the driver
+        # first queries types and is then idle in the transaction.
         no_timeout = "-c idle_in_transaction_session_timeout=0"
         return {"options": f"-c lock_timeout={seconds}s {no_timeout} -c strandline.direct=on"}
 
@@ -127,9 +130,9 @@ class PostgreSQL(Dialect):
         return f"timestamptz '{text}+00'"
 
     def wall_offset(self, connection: Connection) -> int:
-        # The driver sets the zone of the session to the zone of the JVM, so `show timezone` returns
-        # UTC. Other clients get the zone of the role or database, else the zone of the server.
-        # The server's zone is visible only in log_timezone, which initdb sets to the same zone.
+        # The driver sets the session's time zone to the JVM's, so `show timezone` returns UTC.
+        # Other clients get the time zone of the role or database if it is set, else the server's.
+        # The server's is visible only in log_timezone, which initdb sets to the same zone.
         [(seconds,)] = connection.rows(
             """
             with zone as (
@@ -160,7 +163,7 @@ class PostgreSQL(Dialect):
         return int(seconds or 0)
 
     def list_hidden_tables(self, connection: Connection) -> set[tuple[str, str]]:
-        # Reading a parent also reads the rows of its partitions.
+        # When a parent is read, the rows of its partitions are read, too.
         return {
             (schema or "", name or "")
             for schema, name in connection.rows(
@@ -236,8 +239,8 @@ class PostgreSQL(Dialect):
         return TableSize(int(size), int(rows or 0)) if size is not None else None
 
     def read_key(self, connection: Connection, place: TablePath) -> Key:
-        # The driver would also list the index's INCLUDE columns. Except for the chunks of
-        # TimescaleDB, a table's key is not unique across its child tables (INHERITS).
+        # The driver would also list the index's INCLUDE columns. A table's key is not unique across
+        # its child tables (INHERITS), except if these are chunks of TimescaleDB.
         _, schema, table = place
         try:
             rows = connection.text_rows(

@@ -1,11 +1,11 @@
-"""Reads a relation with Spark's JDBC reader, with suitable fetch sizes and key conditions.
+"""Reads a relation with Spark's JDBC reader. Chooses fetch sizes and builds key conditions.
 
-``spark.read.jdbc`` opens a connection only to read the schema. For a small table this takes longer
-than the read, because PostgreSQL makes the driver hash the password thousands of times. Therefore
-the schema is read over an open connection.
+``spark.read.jdbc`` opens a connection just to read the schema. For a small table this takes longer
+than the read itself, because PostgreSQL makes the driver hash the password thousands of times.
+Therefore the schema is read over a connection that is already open.
 
-A driver stores all fetched rows in memory, regardless of their width. A driver that adapts its
-fetch size to earlier rows fails if wide rows follow narrow rows. Therefore the fetch size is
+A driver keeps all fetched rows in memory, regardless of their size. If a driver adapts its fetch
+size to earlier rows, it fails when large rows follow small ones. Therefore the fetch size is
 derived from the database's statistics.
 """
 
@@ -44,7 +44,7 @@ def read_schema(
 
     Raises:
         DatabaseError: if the relation does not exist.
-        PySparkException: if a column's type is unsupported or two columns have the same name.
+        PySparkException: if a column's type is not supported, or if two columns have the same name.
     """
     jvm: Any = spark._jvm
     columns = _read_columns(spark, connection, options, relation)
@@ -63,17 +63,18 @@ def read_relation(
     relation: str,
     conditions: Sequence[str] = (),
 ) -> DataFrame:
-    """Lazily reads a relation like ``spark.read.jdbc``.
+    """Lazily reads a relation, as ``spark.read.jdbc`` does.
 
     Args:
-        connection: the connection for reading the schema; the readers open other connections.
+        connection: the connection with which to read the schema. The readers open other
+            connections.
         options: Spark's JDBC options, without the relation.
         relation: the table or subquery to read.
         conditions: a condition for each partition; by default one partition reads all rows.
 
     Raises:
         DatabaseError: if the relation does not exist.
-        PySparkException: if a column's type is unsupported or two columns have the same name.
+        PySparkException: if a column's type is not supported, or if two columns have the same name.
     """
     session: Any = spark
     java, jvm = session._jsparkSession, session._jvm
@@ -93,7 +94,7 @@ def build_custom_schema(types: Mapping[str, str]) -> dict[str, str]:
     """Returns the Spark option that sets the types of columns.
 
     Args:
-        types: the Spark types by column name.
+        types: the Spark types, keyed by column name.
     """
     if not types:
         return {}
@@ -104,18 +105,18 @@ _RECAST = (
     (TimestampNTZType(), TimestampType()),
     (ArrayType(TimestampType()), ArrayType(TimestampNTZType())),
 )
-"""Pairs of a time type that Spark's reader chooses and the correct type."""
+"""Pairs of types: a time type that Spark's reader may choose, and the correct type."""
 
 
 def restore_columns(
     rows: DataFrame, schema: StructType, as_texts: Collection[int], others: Sequence[str] = ()
 ) -> DataFrame:
-    """Returns rows that Spark's reader has read, with the names and types of a table.
+    """Renames and casts the columns of rows that Spark's reader has read to a table's columns.
 
     Args:
-        schema: the columns of the table, in the order of the rows' columns.
+        schema: the table's columns, in the order of the rows' columns.
         as_texts: the positions of columns that the database sent as strings.
-        others: further columns of the rows, which follow the table's columns.
+        others: additional columns of the rows, which follow the table's columns.
     """
     fields = rows.schema.fields
     names = [field.name for field in fields]
@@ -137,7 +138,7 @@ def restore_columns(
 def _read_columns(
     spark: SparkSession, connection: Connection, options: Mapping[str, str], relation: str
 ) -> Any:
-    """Returns the schema of a relation as a Java ``StructType`` of Spark."""
+    """Returns the schema of a relation as a Java object of Spark's class ``StructType``."""
     session: Any = spark
     jvm = session._jvm
     dialect = jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(options["url"])
@@ -162,18 +163,18 @@ MOST_ROWS = 10_000
 """The maximum fetch size. A larger fetch size saves no time."""
 
 UNKNOWN = 1_000
-"""The fetch size if values may be long and there are no statistics."""
+"""The maximum fetch size if values may be long and there are no statistics."""
 
 SAMPLE = 100
-"""The number of rows to measure, because statistics use the compressed size of long values."""
+"""The number of rows to measure. Statistics are not enough: they count long values compressed."""
 
-_BYTES = 8 << 20  # memory for each reader's fetched rows
-_COLUMN = 16  # bytes in memory per fixed-size value
+_BYTES = 8 << 20  # the memory for the rows that a reader has fetched
+_COLUMN = 16  # the bytes in memory for each fixed-size value
 _FEW = 20
 
 
 def needs_row_width(schema: StructType, rows: int | None) -> bool:
-    """Returns whether the fetch size depends on the width of the rows.
+    """Returns whether the fetch size depends on the size of the rows.
 
     Args:
         rows: the number of rows to read; None if unknown.
@@ -195,8 +196,8 @@ def choose_fetch_size(
 
     Args:
         rows: the number of rows to read; None if unknown.
-        extent: the statistics of the table; None if there are none.
-        sampled: the average bytes per row in a sample; 0 without a sample.
+        extent: the table's size according to statistics; None if there are none.
+        sampled: the average size, in bytes, of a row in a sample; 0 if there is no sample.
         whole: whether all rows of the table are read.
     """
     width = max(_COLUMN * len(schema.fields), sampled)
@@ -210,20 +211,21 @@ def choose_fetch_size(
     return max(1, min(most, _BYTES // width))
 
 
-_MAX_KEYS = 2_000  # keys in an SQL list; with more keys, all rows are read
+_MAX_KEYS = 2_000  # keys in an SQL list; if there are more, all rows are read
 _PLAIN = re.compile(r"[!-~]([ -~]*[!-~])?")
 
 
 def build_key_predicate(dialect: Dialect, columns: Mapping[str, str], keys: DataFrame) -> str:
-    """Returns a WHERE clause for at least the rows with these keys, or "" for all rows.
+    """Returns a WHERE clause that selects at least the rows that have these keys.
 
-    Only integers and printable ASCII strings without outer spaces are compared. Other values may
-    differ between the database and Spark, such as dates in October 1582, truncated fractions, and
-    bytes in an unknown encoding.
+    Returns an empty string, which selects all rows, if the keys cannot be compared. Only integers
+    and printable ASCII strings without leading or trailing spaces can be compared. Other values may
+    differ between the database and Spark. Examples are dates in October 1582, truncated fractions,
+    and bytes in an unknown encoding.
 
     Args:
-        columns: SQL for each key column by name.
-        keys: the keys, in columns with the same names.
+        columns: SQL for each key column, keyed by name.
+        keys: the keys, in columns that have the same names.
     """
     types = {name: keys.schema[name].dataType for name in columns}
     if not all(map(_is_comparable, types.values())):

@@ -1,4 +1,4 @@
-"""The `jdbc` connector. It lists and describes the tables of databases with a JDBC driver."""
+"""The `jdbc` connector. It lists and describes the tables of databases that have a JDBC driver."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ from loader.spark.error_translation import translate_jdbc_error
 
 _TIMESTAMP_WITH_TIMEZONE = "2014"  # java.sql.Types
 _WITHOUT_TWINS = ("-7", "-6", "5", "4", "-5", "2", "3", "16", "91", "93")
-"""Numeric, boolean and time types. A cast never makes two different values of these types equal."""
+"""Numeric, boolean and time types. Different values of these types remain different in a cast."""
 _OF_TABLES = ("TABLE_CAT", "TABLE_SCHEM", "TABLE_NAME", "TABLE_TYPE", "REMARKS")
 
 
@@ -112,7 +112,7 @@ class JdbcSource(Database):
                 is_view = "VIEW" in (row["TABLE_TYPE"] or "")
                 is_foreign = "FOREIGN" in (row["TABLE_TYPE"] or "")
                 stored = not is_view and not is_foreign and (schema or "", name) not in remote
-                # MySQL reports the comment VIEW for a view without a comment.
+                # MySQL reports the comment VIEW if a view has no comment.
                 comment = "" if row["REMARKS"] == "VIEW" else row["REMARKS"] or ""
                 native = NativeColumns(
                     row["TABLE_CAT"], row["TABLE_SCHEM"], name, stored, comment=comment
@@ -129,7 +129,7 @@ class JdbcSource(Database):
         return sorted([*refs, *queries], key=lambda ref: ref.name)
 
     def _list_queries(self) -> list[TableRef]:
-        """Returns the tables that are queries in the spec."""
+        """Returns the tables that the spec defines by a query."""
         return [
             TableRef(name, NativeColumns(None, None, "", stored=False, query=options.query))
             for name, options in self.options.table_options.items()
@@ -232,7 +232,7 @@ class JdbcSource(Database):
         return described_table
 
     def _check_where(self, ref: TableRef) -> str:
-        """Returns the `where` option of a table, or "".
+        """Returns the `where` option of a table, or an empty string if it is not set.
 
         Raises:
             DatabaseError: if the database rejects the condition. The error contains the database's
@@ -260,8 +260,8 @@ class JdbcSource(Database):
         """Returns the descriptions of the columns that the `columns` option selects.
 
         Args:
-            key: the key in the database, which the `primary_key` option replaces.
-            cursor: the name of the cursor in lower case.
+            key: the key in the database. The `primary_key` option replaces it.
+            cursor: the name of the cursor, in lower case.
         """
         options = self.read_options(ref)
         required = [*(options.primary_key or key), cursor, options.deleted_field or ""]
@@ -271,14 +271,16 @@ class JdbcSource(Database):
     def _choose_types(
         self, ref: TableRef, described: ColumnDescriptions, cursor: str, key: Collection[str]
     ) -> dict[str, DataType]:
-        """Returns the types that the `column_types` option sets, by the database's column name.
+        """Returns the types that the `column_types` option sets.
+
+        They are keyed by the columns' names in the database.
 
         Args:
-            cursor: the name of the cursor in lower case.
-            key: the names of the key columns in lower case.
+            cursor: the name of the cursor, in lower case.
+            key: the names of the key columns, in lower case.
 
         Raises:
-            TableError: if a column does not exist, or its type cannot be changed.
+            TableError: if a column does not exist, or if its type cannot be changed.
         """
         configured = self.read_options(ref).column_types
         if not configured:
@@ -310,7 +312,7 @@ class JdbcSource(Database):
             description = described.get(column, {})
             kind = jdbc_type(description)
             if text == "binary" and kind in BYTES:
-                continue  # loaded unchanged, because converting via text would change the bytes
+                continue  # loaded unchanged, because conversion to text would change the bytes
             if column.lower() in key and text == "string" and has_many_texts(description):
                 raise TableError(
                     f"{name!r} is a column of the key, and equal values may become different "
@@ -330,13 +332,13 @@ class JdbcSource(Database):
         return chosen
 
     def _choose_expression(self, name: str, row: Column, chosen: Collection[str]) -> str:
-        """Returns SQL that converts a column, or "". ``{}`` stands for the column."""
+        """Returns SQL that converts a column, or an empty string. ``{}`` stands for the column."""
         return self.dialect.as_text(row) if name in chosen else self.dialect.select_expression(row)
 
     def _find_schema(
         self, ref: TableRef, described: ColumnDescriptions, chosen: Collection[str]
     ) -> StructType:
-        """Returns the columns and their types, from the cache if the description is unchanged.
+        """Returns the columns and their types. Uses the cache if the description has not changed.
 
         Args:
             chosen: the columns that are read as strings.
@@ -351,7 +353,7 @@ class JdbcSource(Database):
     def _resolve_domains(
         self, connection: Connection, native: NativeColumns, described: ColumnDescriptions
     ) -> ColumnDescriptions:
-        """Adds the base types of nested domains to the columns' description."""
+        """Adds the base types of nested domains to the descriptions of the columns."""
         nested = [name for name, row in described.items() if row["SOURCE_DATA_TYPE"] == DISTINCT]
         if not nested:
             return described
@@ -396,8 +398,8 @@ class JdbcSource(Database):
             raise TableError(
                 f"Spark cannot read its columns: {sentence(error)}", where=where, remedy=remedy
             ) from error
-        # Drivers report both instants and wall clock times as TIMESTAMP. Only the database's type
-        # name distinguishes them.
+        # Drivers report both instants and wall-clock times as TIMESTAMP. Only the database's name
+        # for the type distinguishes them.
         names = {name: row["TYPE_NAME"] or "" for name, row in described.items()}
         if any(row["DATA_TYPE"] == DISTINCT for row in described.values()):
             with self.lend_catalog_connection(where) as connection:
@@ -408,7 +410,7 @@ class JdbcSource(Database):
             if names[name].lower() in self.dialect.instant_types
             or row["DATA_TYPE"] == _TIMESTAMP_WITH_TIMEZONE
         }
-        # Spark 3 reads the wall clock times in an array as instants.
+        # Spark 3 reads wall-clock times in an array as instants.
         wall_clock_arrays = {name for name in described if names[name] == "_timestamp"}
         types: dict[str, DataType] = {
             **dict.fromkeys(instants, TimestampType()),
@@ -420,7 +422,7 @@ class JdbcSource(Database):
     def _choose_read_types(
         self, described: ColumnDescriptions, chosen: Collection[str]
     ) -> dict[str, str]:
-        """Returns the types of columns for which the loader overrides Spark's choice."""
+        """Returns the types of those columns for which the loader overrides Spark's choice."""
         types = {
             n: self.dialect.choose_read_type(row) for n, row in described.items() if n not in chosen
         }

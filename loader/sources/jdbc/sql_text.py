@@ -1,4 +1,4 @@
-"""Checks SQL that the spec contains before the loader puts it into its own statements."""
+"""Checks SQL from the spec before the loader inserts it into its own statements."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ _REFUSED = {
 
 
 def check_sql(text: str, option: str, url: str, kind: str) -> None:
-    """Checks that a text can be put into parentheses within a statement.
+    """Checks that SQL from the spec can be put into parentheses within a statement.
 
-    The database checks everything else, because the text is in the database's own SQL.
+    The database checks everything else, because the SQL is in the database's own dialect.
 
     Args:
-        option: the option that contains the text.
+        text: the SQL.
+        option: the option that contains it.
         url: the JDBC URL of the database, which determines how strings are quoted.
-        kind: what the text must be, for the remedy.
+        kind: the kind of SQL that the option requires, for the remedy.
 
     Raises:
-        OptionError: if the text is empty, has a comment, a semicolon or an unbalanced parenthesis,
-            or ends within quotes.
+        OptionError: if the SQL is empty, if it contains a comment, a semicolon or an unbalanced
+            parenthesis, or if it ends within quotes.
     """
     is_mysql = url.lower().startswith(("jdbc:mariadb:", "jdbc:mysql:"))
     texts = (

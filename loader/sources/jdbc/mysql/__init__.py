@@ -1,1 +1,1 @@
-"""Detection of open transactions, replaced tables and late rows in MariaDB and MySQL."""
+"""Detects open transactions, replaced tables and late rows in MariaDB and MySQL."""

@@ -1,10 +1,10 @@
-"""Finds rows of open transactions and of replaced tables in MariaDB and MySQL.
+"""Finds late rows in MariaDB and MySQL: of transactions that were open, and of replaced tables.
 
-Rows of transactions that were open at the last sync may have times below the stored cursor. See
-:mod:`loader.sources.jdbc.mysql.open_transactions`. Rows of a replaced table may also be below the
-cursor: TRUNCATE restarts auto-increment numbers, RENAME may install a table with older rows, and a
-server that was restored or failed over may reuse numbers. Therefore each sync stores the identity
-of the table and its server. If the identity has changed, all rows of the table are reread.
+If a transaction was open at the last sync, its rows may have times below the stored cursor. See
+:mod:`loader.sources.jdbc.mysql.open_transactions`. If a table was replaced, its rows may be below
+the cursor, too. TRUNCATE restarts auto-increment numbers, RENAME may install a table with older
+rows, and a server may reuse numbers after a restore or a failover. Therefore each sync stores the
+identity of the table and its server. If the identity has changed, all rows of the table are reread.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _IDENTITY = "stands_for"
 
 
 class MysqlLateCommits:
-    """An implementation of :class:`~loader.sources.jdbc.late_commits_interface.LateCommits`.
+    """Implements :class:`~loader.sources.jdbc.late_commits_interface.LateCommits`.
 
     Args:
         snapshot: the snapshot to search for late rows.
-        watcher: a reader of the server's open transactions.
+        watcher: the object that reads the server's open transactions.
     """
 
     def __init__(self, snapshot: SnapshotQueries, watcher: TransactionWatcher) -> None:
@@ -56,14 +56,14 @@ class MysqlLateCommits:
             self.activities[table.ref.name] = activity
 
     def reach(self, table: SourceTable, window: Window) -> Cursor | None:
-        """Returns a lower bound for the cursors of late rows, or None."""
+        """Returns a lower bound for the cursors of late rows, or None if there is none."""
         before = self._read_last_mark(table, window)
         return self._find_reach(before, window) if before is not None else None
 
     def condition(
         self, table: SourceTable, window: Window, lowest: Cursor | None = None
     ) -> str | None:
-        """Returns SQL that is true for late rows, or None if there cannot be late rows."""
+        """Returns an SQL condition that selects late rows, or None if there cannot be any."""
         reach = lowest or self.reach(table, window)
         if window.cursor is None or window.low is None:
             return None
@@ -81,7 +81,7 @@ class MysqlLateCommits:
         """Returns the checkpoint for the next sync, or None if there is nothing to store.
 
         Args:
-            window: the window up to its highest cursor.
+            window: the window, whose upper bound is its highest cursor.
         """
         activity = self.activities.get(table.ref.name)
         identity = self.identities.get(table.ref.name)
@@ -98,7 +98,7 @@ class MysqlLateCommits:
         return {**open_work.to_mark(), **(mark or {})}
 
     def is_settled(self, table: SourceTable, window: Window) -> bool:
-        """Returns whether the checkpoint must be stored even without new rows."""
+        """Returns whether the checkpoint must be stored even if there are no new rows."""
         identity = self.identities.get(table.ref.name)
         if identity and window.low is not None and (window.mark or {}).get(_IDENTITY) != identity:
             return True
@@ -115,15 +115,15 @@ class MysqlLateCommits:
         return not is_time and self._is_replaced(table, window)
 
     def find_complete_until(self, table: SourceTable, window: Window) -> dt.datetime | None:
-        """Returns None, because it is unknown which transaction wrote a row."""
+        """Returns None, because the database does not record which transaction wrote a row."""
         return None
 
     def find_excluded(self, table: SourceTable) -> tuple[int, str]:
-        """Returns a count of 0, because the database does not store which rows were written."""
+        """Returns a count of 0, because the database does not record which rows were written."""
         return 0, ""
 
     def list_warnings(self, table: SourceTable, window: Window) -> tuple[str, ...]:
-        """Returns warnings about late rows that do not stop the sync."""
+        """Returns warnings about late rows. They do not stop the sync."""
         is_replaced = self._is_replaced(table, window)
         what = (
             "the table was replaced since the last sync (TRUNCATE, RENAME, an ALTER that rebuilt "
@@ -154,7 +154,7 @@ class MysqlLateCommits:
         return limit_reach(open_work.reach(newest, self.snapshot.wall_offset, slack), window)
 
     def _may_rise(self, before: OpenWork, after: OpenWork, window: Window) -> bool:
-        """Returns whether the new checkpoint keeps the next sync from rows below the cursor."""
+        """Returns whether the new checkpoint saves the next sync from reading below the cursor."""
         stored = window.stored_cursor
         old, new = (self._find_reach(work, window) for work in (before, after))
         if stored is None or old is None or new is None:
@@ -186,12 +186,12 @@ _PLAIN = re.compile(r"[A-Za-z0-9_]+")
 def read_identity(
     connection: Connection, text: Callable[[str], str], schema: str, table: str
 ) -> str:
-    """Returns the identity of a table, from its server's identity and InnoDB's table id.
+    """Returns the identity of a table: its server's identity and InnoDB's table id.
 
-    The table id changes if the table is recreated or rewritten by an ALTER. Without the privilege
-    PROCESS, and for other engines, the creation time replaces the table id. A partitioned table is
-    identified only by its server, because partitions change. A view is identified by its name and
-    SQL.
+    The table id changes if the table is recreated, or rewritten by an ALTER. If the account lacks
+    the PROCESS privilege, or if the table has another engine, its creation time is used instead of
+    the table id. A partitioned table is identified only by its server, because partitions change.
+    A view is identified by its name and its SQL.
 
     Args:
         text: a function that formats a string literal.
@@ -218,12 +218,12 @@ def read_identity(
 
 
 def _hash_view(connection: Connection, where: str) -> str:
-    """Returns a hash of a view's name and SQL, or "" if the table is not a view."""
+    """Returns a hash of a view's name and SQL, or an empty string if the table is not a view."""
     rows = connection.rows(
         "select concat(table_schema, '.', table_name, view_definition) "
         f"from information_schema.views where {where}"
     )
-    # Not computed by the database, because databases in FIPS mode forbid md5.
+    # The hash is computed here, because databases in FIPS mode forbid md5.
     hashes = [
         hashlib.md5(sql.encode(), usedforsecurity=False) for (sql,) in rows if sql is not None
     ]

@@ -1,27 +1,28 @@
 """Reads the open transactions and running statements of MariaDB and MySQL.
 
-`now()` returns the statement's start time. In a trigger or stored function, it returns the calling
-statement's start time. If a transaction is open during a sync and commits later, its rows may have
-cursors below the stored cursor. The condition `cursor >= stored` would miss these rows. Each sync
-therefore stores a lower bound for their times (`since`), and the next window begins at this bound.
-Rows that are read repeatedly are dropped. (In PostgreSQL, rows contain the id of the writing
-transaction, so only late rows are read. See :mod:`loader.sources.jdbc.postgresql.continuity`.)
+`now()` returns the time at which the statement started. In a trigger or stored function, it returns
+the time at which the calling statement started. If a transaction is open during a sync and commits
+later, its rows may have cursors below the stored cursor. The condition `cursor >= stored` would
+miss these rows. Therefore each sync stores a lower bound for their times (`since`), and the next
+window begins at this bound. Rows that are read again are dropped. (In PostgreSQL, each row contains
+the id of the transaction that wrote it, so only late rows are read. See
+:mod:`loader.sources.jdbc.postgresql.continuity`.)
 
-The database reports a transaction's start time, but the first statement may have started earlier
-and waited for a lock. Two facts limit the difference. A statement that was running at the last sync
-was in the process list. All other statements started after the last sync.
+The database reports when a transaction started. However, the transaction's first statement may have
+started earlier and waited for a lock. Two facts limit the difference: a statement that was running
+at the last sync was in the process list, and any other statement started after the last sync.
 
-The order of reads is essential: first the clock, then the process list, then InnoDB's transactions
-several times, and finally the rows.
+The order of reads is essential: first the clock, then the process list, then InnoDB's list of
+transactions (several times), and finally the rows.
 
-- A statement that is running while the process list is read is in the list with its start.
-- A statement that starts later has a `now()` above the clock.
-- A statement that has ended without a commit belongs to a transaction that is in each of InnoDB's
-  lists. Any other transaction has ended before the rows are read.
+- If a statement is running while the process list is read, the list shows when it started.
+- If a statement starts later, its `now()` is later than the clock.
+- If a statement has ended but its transaction has not, the transaction is in every copy of InnoDB's
+  list. All other transactions have ended before the rows are read.
 
-`information_schema.innodb_trx` is a copy that InnoDB refreshes only if it was not read for a tenth
-of a second. To detect a new copy, the loader alternately starts and ends a transaction on its
-connection. A copy is new if it shows the current state of this transaction.
+`information_schema.innodb_trx` is a copy of this list. InnoDB refreshes the copy only if it was not
+read for a tenth of a second. To detect a new copy, the loader alternately starts and ends a
+transaction on its connection. A copy is new if it shows the current state of this transaction.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ class Writer:
 
     Attributes:
         started: the transaction's start time in UTC, in whole seconds.
-        is_prepared: whether the transaction is prepared and has no session. If so, `started` may be
-            the server's start time.
+        is_prepared: whether the transaction is prepared and has no session. In this case, `started`
+            may be the time at which the server started.
     """
 
     started: dt.datetime
@@ -66,13 +67,13 @@ class Writer:
 
 @dataclass(frozen=True)
 class OpenTransactions:
-    """The open transactions of a database, read before a table's rows. Times are in UTC.
+    """A database's open transactions. They are read before a table's rows. Times are in UTC.
 
     Attributes:
         clock: the database's clock before the other attributes were read.
         base: the start of the oldest running statement, or the clock if no statement is running.
         writers: the transactions that changed rows before `clock` and may commit later.
-        blind: why open transactions are hidden, for messages; empty if they are visible.
+        blind: the reason why open transactions are not visible, for messages; empty if they are.
     """
 
     clock: dt.datetime
@@ -103,20 +104,20 @@ def _find_first_statement(writer: Writer, key: str, before: OpenWork | None) -> 
     if before and earliest:
         return min(earliest, before.base)  # transactions may start in the same second
     if before and writer.started >= before.clock.replace(microsecond=0):
-        return before.base  # the statement was running at the last sync or is newer
+        return before.base  # the statement was running at the last sync, or it started later
     return writer.started - _LONGEST_WAIT
 
 
 @dataclass(frozen=True)
 class OpenWork:
-    """The open transactions at a sync, stored in the checkpoint. Times are in UTC.
+    """The open transactions at the time of a sync, as the checkpoint stores them. Times are in UTC.
 
     Attributes:
         clock, base: see :class:`OpenTransactions`.
-        until: the clock just after the read of bounds that first contained the newest row. All rows
-            within these bounds are older.
-        open: maps the start of each open transaction to the earliest possible start of its first
-            statement.
+        until: the clock just after the bounds were read that first contained the newest row. All
+            rows within these bounds are older.
+        open: maps the start time of each open transaction to the earliest time at which its first
+            statement may have started.
     """
 
     clock: dt.datetime
@@ -126,33 +127,33 @@ class OpenWork:
 
     @property
     def since(self) -> dt.datetime:
-        """A lower bound for the values of `now()` in rows that are committed later."""
+        """A lower bound for the values of `now()` in rows that are committed after the sync."""
         return min([self.base, *self.open.values()])
 
     @property
     def expects_late_rows(self) -> bool:
-        """Returns whether the next sync must search for late rows that are older than a second."""
+        """Whether the next sync must search for late rows that are older than a second."""
         return self.since < self.clock - _ROUNDING
 
     def is_settled(self, now: OpenWork) -> bool:
-        """Returns whether `now` can replace this checkpoint: its transactions have ended."""
+        """Returns whether this checkpoint's transactions have ended, so `now` can replace it."""
         return self.expects_late_rows and now.since > self.clock
 
     def reach(
         self, newest: Cursor, wall_offset: int, slack: dt.timedelta = dt.timedelta()
     ) -> Cursor:
-        """Returns a lower bound for the cursors of late rows in the cursor's type.
+        """Returns a lower bound for the cursors of late rows, as a value of the cursor's type.
 
-        An application may write times without a zone in a zone that differs from the database's.
-        For such times the method returns the lower of two bounds. The first bound is the newest
-        time of the last sync minus the maximum delay of a late row. The second bound is
-        :attr:`since` in the database's current time zone. The second bound is lower after daylight
-        saving time has ended.
+        If times have no time zone, an application may write them in another zone than the
+        database's. In this case the method returns the lower of two bounds. The first bound is the
+        newest time of the last sync minus the maximum delay of a late row. The second bound is
+        :attr:`since` in the database's current time zone. It is the lower one after daylight saving
+        time has ended.
 
         Args:
             newest: the cursor of the last sync.
-            wall_offset: the current UTC offset in seconds of the database's wall clock.
-            slack: how far a time that an application computed may be below :attr:`since`.
+            wall_offset: the current UTC offset, in seconds, of the database's wall clock.
+            slack: how far a time that an application computes may be below :attr:`since`.
         """
         late = self.since - _ROUNDING - slack
         if newest.type is not CursorType.TIMESTAMPTZ:
@@ -183,9 +184,9 @@ class OpenWork:
 
 
 class TransactionWatcher:
-    """A reader of a server's open transactions, with a cache for a few seconds.
+    """Reads a server's open transactions and caches them for a few seconds.
 
-    All tables of a run share one object, which is thread-safe.
+    All tables of a run share one object of this class. It is thread-safe.
 
     Args:
         text: a function that formats a string literal.
@@ -199,7 +200,9 @@ class TransactionWatcher:
         self._blind: str | None = None
 
     def read_activity(self, connection: Connection, catalog: str, table: str) -> OpenTransactions:
-        """Reads the transactions that may write to a table. Must be called before reading the rows.
+        """Reads the transactions that may write to a table.
+
+        Must be called before the rows are read.
 
         Args:
             connection: a connection that has not started a transaction.
@@ -250,7 +253,7 @@ class _OpenTransactions:
         writing: the start of the oldest statement that may write to InnoDB, or the clock if there
             is none.
         writers: the transactions that have changed rows.
-        blind: why open transactions are hidden; empty if they are visible.
+        blind: the reason why open transactions are not visible; empty if they are.
     """
 
     clock: dt.datetime = _PAST
@@ -261,7 +264,10 @@ class _OpenTransactions:
 
 
 def _explain_blindness(connection: Connection) -> str:
-    """Returns why this server hides some open transactions, or ""."""
+    """Returns the reason why this server hides some open transactions.
+
+    Returns an empty string if it hides none.
+    """
     settings = {
         (name or "").lower(): (value or "").upper()
         for name, value in connection.rows(
@@ -276,7 +282,7 @@ def _explain_blindness(connection: Connection) -> str:
 
 
 def _is_replica(connection: Connection) -> bool:
-    """Returns whether the server is a replica. False if the account may not read this."""
+    """Returns whether the server is a replica. Returns false if the account may not read this."""
     for statement in ("show all slaves status", "show replica status", "show slave status"):
         try:
             return bool(connection.rows(statement))
@@ -288,7 +294,7 @@ def _is_replica(connection: Connection) -> bool:
 def _read_open_transactions(connection: Connection) -> _OpenTransactions:
     [(clock_text, version)] = connection.rows("select cast(utc_timestamp(6) as char), version()")
     clock = _parse_moment(clock_text)
-    # MySQL reports a statement's age in whole seconds, so two seconds are added as margin.
+    # MySQL reports a statement's age in whole seconds, so two seconds are added as a margin.
     age = "time_ms * 1000" if "mariadb" in (version or "").lower() else "(time + 2) * 1000000"
     statements = connection.rows(
         f"""
@@ -326,11 +332,11 @@ def _read_open_transactions(connection: Connection) -> _OpenTransactions:
 
 
 class _Copies:
-    """A reader of new copies of InnoDB's list of transactions.
+    """Reads new copies of InnoDB's list of transactions.
 
     Attributes:
-        stale: whether all attempts returned an old copy, because other sessions read the list too
-            frequently for InnoDB to refresh it.
+        stale: whether all attempts returned an old copy. This happens if other sessions read the
+            list so often that InnoDB does not refresh it.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -339,7 +345,7 @@ class _Copies:
         self._open = False
 
     def read_next(self) -> tuple[set[str], dict[str, Writer]]:
-        """Returns the ids of read-only sessions and the writing transactions by id."""
+        """Returns the ids of read-only sessions, and the writing transactions keyed by id."""
         if self.stale:
             return set(), {}
         self._connection.execute(
@@ -371,13 +377,13 @@ class _Copies:
                         if wrote == "1"
                     },
                 )
-            # The pause is random, because two synchronous readers would prevent all refreshes.
+            # The pause is random, because two readers in step would prevent every refresh.
             time.sleep(_RENEWED_SECONDS * random.uniform(1, 2))
         self.stale = True
         return set(), {}
 
     def close(self) -> None:
-        """Ends the loader's transaction, so that later reads see a newer snapshot."""
+        """Ends the transaction on the loader's connection, so that later reads see newer rows."""
         if self._open:
             self._connection.execute("rollback")
 

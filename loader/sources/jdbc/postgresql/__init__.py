@@ -1,1 +1,1 @@
-"""Exported snapshots, open transactions, failovers and late rows in PostgreSQL."""
+"""Handles exported snapshots, open transactions, failovers and late rows in PostgreSQL."""

@@ -1,30 +1,32 @@
 """Reads PostgreSQL's open transactions and detects restores and failovers.
 
-In PostgreSQL, `now()` returns the transaction's start time. If a transaction is open during a sync
-and commits later, its rows may have cursors below the stored cursor. The condition `cursor >=
-stored` would miss these rows. Each sync therefore stores two values: `since`, the start of the
-oldest open transaction just before the snapshot, and the snapshot's xmin, the id of the oldest
-unfinished transaction. The next window also includes rows with `cursor >= since` whose transaction
-id is this xmin or later.
+In PostgreSQL, `now()` returns the time at which the transaction started. If a transaction is open
+during a sync and commits later, its rows may have cursors below the stored cursor. The condition
+`cursor >= stored` would miss these rows. Therefore each sync stores two values: `since`, the start
+of the oldest open transaction just before the snapshot; and the snapshot's xmin, the id of the
+oldest unfinished transaction. In addition, the next window includes rows with `cursor >= since`
+whose transaction id is this xmin or later.
 
-The condition `not pg_visible_in_snapshot(xmin, ...)` is not used, because snapshots omit some ids
-of subtransactions. It would miss rows written after a SAVEPOINT.
+The condition `not pg_visible_in_snapshot(xmin, ...)` is not used, because snapshots omit the ids of
+some subtransactions. It would miss rows that were written after a SAVEPOINT.
 
-If the cursor is a number or a text, late rows may have any cursor value. Cached sequences and
-applications that reserve blocks of numbers insert low numbers late, even without open transactions
-at the sync. Therefore each sync searches the whole table for rows with later transaction ids
-(:mod:`loader.sources.jdbc.postgresql.sweep`). The search is also necessary for times if open
-transactions are hidden, and for tables that logical replication writes, because the times of such
-rows come from another server. For other times, it finds rows whose cursor an application has
-computed.
+If the cursor is a number or a string, late rows may have any cursor value. Cached sequences, and
+applications that reserve blocks of numbers, insert low numbers late, even if no transaction was
+open during the sync. Therefore each sync searches the whole table for rows with later transaction
+ids (:mod:`loader.sources.jdbc.postgresql.sweep`). If the cursor is a time, this search is necessary
+in two cases: if open transactions are not visible, or if logical replication writes the table,
+because the times of such rows come from another server. In all other cases, it finds rows whose
+cursors an application has computed.
 
-A table without a cursor column can use the id of the writing transaction (`cursor_field: xmin`).
-The next window then contains exactly the rows whose transaction id is the stored xmin or later.
+A table without a cursor column can use the id of the transaction that wrote each row
+(`cursor_field: xmin`). The next window then contains exactly the rows whose transaction id is the
+stored xmin or later.
 
-A transaction that stays open, in any database of the server, keeps xmin low for hours. With xmin
-alone, every sweep would find all rows that were written since then. So each sync also lists the ids
-above xmin that its snapshot may not see. The sync reads this list before the snapshot, from the
-state of each transaction. The snapshot's own list of open transactions omits subtransactions.
+If a transaction stays open in any database of the server, xmin may remain low for hours. If only
+xmin were stored, every sweep would find all rows that were written since then. Therefore each sync
+also lists the ids above xmin that its snapshot may not see. It reads this list before the snapshot,
+from the state of each transaction. The snapshot's own list is not used, because it omits
+subtransactions.
 """
 
 from __future__ import annotations
@@ -48,18 +50,21 @@ _FEW_IDS = 100
 _MOST_UNSEEN = 1_000
 """The maximum number of unseen transaction ids that a checkpoint stores."""
 _MOST_CHECKED = 2_000_000
-"""The maximum number of transactions whose state is read."""
+"""The maximum number of transactions whose states are read."""
 _USUAL_FLUSH_SECONDS = 0.3
-"""How many seconds pass, as a rule, between an asynchronous commit and the flush of the log."""
+"""The usual number of seconds between an asynchronous commit and the flush of the log."""
 _STEP = dt.timedelta(minutes=1)
 _OTHER_CLOCK = dt.timedelta(hours=1)
 _ANY_ZONE = dt.timedelta(hours=14)
 
 UNKNOWN_START = "1970-01-02 00:00:00"
-"""The start of prepared transactions, which the server does not show."""
+"""The assumed start of prepared transactions, because the server does not show their start."""
 
 XMIN = "xmin"
-"""The system column with a row's transaction id. User columns cannot have this name."""
+"""The system column that contains the id of the transaction which wrote a row.
+
+User columns cannot have this name.
+"""
 
 
 @dataclass(frozen=True)
@@ -67,20 +72,20 @@ class TransactionMark:
     """The transaction state of a snapshot, stored in the checkpoint for the next sync.
 
     Attributes:
-        since: a lower bound in UTC for `now()` in later commits, if the clock is not set back. None
-            if the role cannot read it.
+        since: a lower bound, in UTC, for `now()` in transactions that commit later. It is valid
+            unless the clock is set back. None if the role cannot read it.
         xmin: the 64-bit id of the oldest unfinished transaction in the snapshot.
-        open: whether any transaction was open, so that late rows are possible.
+        open: whether any transaction was open. If so, late rows are possible.
         system: the identity and timeline of the cluster, such as ``7312…/1``; empty if hidden. A
             restored database has another identity or a lower xmin than before. After a failover,
             the timeline differs.
-        xmax: the first transaction id that is invisible to the snapshot; not stored.
-        clock: the database's clock before the snapshot in UTC; empty if unknown; not stored.
-        replica: whether the server is a read replica, which may lag; not stored.
-        log_end: the end of the server's log just after the snapshot, in bytes; 0 if unknown; not
+        xmax: the first transaction id that is invisible to the snapshot. Not stored.
+        clock: the database's clock before the snapshot, in UTC; empty if unknown. Not stored.
+        replica: whether the server is a read replica, which may lag. Not stored.
+        log_end: the end of the server's log just after the snapshot, in bytes; 0 if unknown. Not
             stored.
-        unseen: the ids from xmin on, below `unseen_from`, that the snapshot may not see.
-        unseen_from: the snapshot may not see this id and all later ids; 0 means xmin.
+        unseen: those ids between xmin and `unseen_from` that the snapshot may not see.
+        unseen_from: the first of the later ids, none of which the snapshot may see; 0 means xmin.
     """
 
     since: str | None
@@ -117,14 +122,14 @@ class TransactionMark:
         )
 
     def reach(self, type_: CursorType, now: TransactionMark) -> Cursor | None:
-        """Returns a lower bound for the cursors of late rows, or None.
+        """Returns a lower bound for the cursors of late rows, or None if there is none.
 
-        There is no bound for cursors that are not times, or if the clock was set back.
+        There is no bound if the cursor is not a time, or if the clock was set back.
 
-        The bound has a margin of a minute, because times may be rounded and clocks corrected. After
-        a failover to a server with another clock, the margin is an hour. For wall clock times, the
-        maximum offset of a time zone is added. The margin is cheap, because only recently written
-        rows below the window are read.
+        The bound has a margin of a minute, because times may be rounded and clocks may be
+        corrected. After a failover to a server with another clock, the margin is an hour. For
+        wall-clock times, the margin also includes the maximum offset of a time zone. The margin
+        costs little, because only recently written rows below the window are read.
         """
         if not type_.is_time or self.since is None or self.is_clock_behind(now):
             return None
@@ -135,12 +140,12 @@ class TransactionMark:
         return Cursor.parse(moment.isoformat(sep=" ", timespec="microseconds"), type_)
 
     def select_written_since(self, now: TransactionMark) -> str:
-        """Returns SQL that is true for rows of transactions that this snapshot may not see.
+        """Returns an SQL condition for rows of transactions that this snapshot may not see.
 
         The xmin of a row has 32 bits and wraps around, so both ends of the range are compared. If
         only the lower end were compared, the condition would be wrong for rows that were written up
-        to 2^32 transactions ago. If the range may have wrapped, or the database is not the same,
-        all rows match. Parallel workers can run all forms of the condition.
+        to 2^32 transactions ago. If the range may have wrapped, or if this is not the same
+        database, all rows match. Parallel workers can evaluate all forms of the condition.
         """
         is_same = self.compare_database(now) is DatabaseContinuity.SAME
         if not is_same or now.xmax - self.xmin >= _WRAP:
@@ -163,7 +168,7 @@ class TransactionMark:
         return now.xmin > self.xmin + _HALF // 2
 
     def is_clock_behind(self, now: TransactionMark) -> bool:
-        """Returns whether the clock is behind :attr:`since`, which means that it was set back."""
+        """Returns whether the clock is now behind :attr:`since`. If it is, it was set back."""
         return bool(self.since and now.clock) and now.clock < str(self.since)
 
     def compare_database(self, now: TransactionMark) -> DatabaseContinuity:
@@ -183,10 +188,10 @@ class TransactionMark:
         return DatabaseContinuity.SAME
 
     def select_writer(self) -> str:
-        """Returns SQL for a row's 64-bit transaction id.
+        """Returns SQL for the 64-bit id of the transaction that wrote a row.
 
         It is the newest id whose lower 32 bits equal the row's xmin. If more than 2^32 transactions
-        followed, this id is too high, and the row may be reread.
+        have followed since, this id is too high, and the row may be reread.
         """
         text = "xmin::text::bigint"
         age = f"(({self.xmax} - {text}) & {2**32 - 1})"
@@ -194,13 +199,13 @@ class TransactionMark:
 
 
 def _match_ids(ids: Sequence[int]) -> str:
-    """Returns SQL that is true for rows of the transactions with these ids."""
+    """Returns an SQL condition for rows of the transactions that have these ids."""
     texts = ",".join(str(id_ % _WRAP) for id_ in ids)
     return f"xmin = any('{{{texts}}}'::xid[])" if ids else "false"
 
 
 class DatabaseContinuity(enum.Enum):
-    """The relation between the databases of two syncs."""
+    """How the database of a sync relates to the database of the previous sync."""
 
     SAME = "same"
     BEHIND = "behind"
@@ -210,13 +215,13 @@ class DatabaseContinuity(enum.Enum):
 
 @dataclass(frozen=True)
 class ServerActivity:
-    """The open transactions of a database, read before a snapshot.
+    """The open transactions of a database. They are read before a snapshot.
 
     Attributes:
         since: see :class:`TransactionMark`; None if the role cannot read it.
         open: whether any transaction is open.
-        system: the identity and timeline of the cluster; empty if unreadable.
-        blind: why `since` is unknown, for messages; empty if it is known.
+        system: the identity and timeline of the cluster; empty if they are hidden.
+        blind: the reason why `since` is unknown, for messages; empty if it is known.
         clock: the database's clock in UTC; empty if unknown.
         replica: whether the server is a read replica.
     """
@@ -230,20 +235,20 @@ class ServerActivity:
 
     @property
     def complete_until(self) -> dt.datetime | None:
-        """The start of the oldest open transaction. All transactions before it have ended."""
+        """The start of the oldest open transaction. All earlier transactions have ended."""
         return parse_known_start(self.since)
 
 
 def parse_known_start(since: str | None) -> dt.datetime | None:
     """Parses the start time of the oldest open transaction.
 
-    Returns None if it is unknown, as it is while a transaction is prepared.
+    Returns None if it is unknown, for example while a transaction is prepared.
     """
     return None if since in (None, UNKNOWN_START) else parse_utc(str(since))
 
 
 def parse_utc(text: str) -> dt.datetime:
-    """Parses a time in UTC without a zone."""
+    """Parses a time in UTC that is written without a time zone."""
     return dt.datetime.fromisoformat(text).replace(tzinfo=dt.timezone.utc)
 
 
@@ -254,7 +259,7 @@ def read_activity(connection: Connection, holder: int = 0) -> ServerActivity:
     two steps would be missed.
 
     Args:
-        holder: the process id of the session that exports the snapshot; this session is ignored.
+        holder: the process id of the session that exports the snapshot. This session is ignored.
     """
     try:
         [(replica, visible)] = connection.rows(
@@ -270,11 +275,11 @@ def read_activity(connection: Connection, holder: int = 0) -> ServerActivity:
         if visible not in _TRUE:
             why = "this role cannot see how old open transactions are (grant it pg_read_all_stats)"
             return ServerActivity(None, True, _read_system(connection), why)
-        # The query includes background workers, because subscriptions and extensions also write. A
-        # procedure may commit and afterwards write the start time of its statement, so an earlier
-        # statement start is used. The start of a prepared transaction is unknown. The clock is read
-        # before the sessions. Otherwise, a transaction that begins between the two reads would
-        # begin before `since` and still be open in the snapshot.
+        # The query includes background workers, because subscriptions and extensions write, too. A
+        # procedure may commit and then write the start time of its statement, so the start of the
+        # statement is used if it is earlier. The start of a prepared transaction is unknown. The
+        # clock is read before the sessions. Otherwise, a transaction could begin between the two
+        # reads, and thus before `since`, and still be open in the snapshot.
         [(since, clock, is_open, hidden, prepared)] = connection.rows(
             f"""
             select
@@ -315,11 +320,11 @@ def read_transaction_mark(connection: Connection, seen: ServerActivity) -> Trans
     """Reads the transaction state of a connection's snapshot.
 
     Args:
-        seen: the activity before the snapshot.
+        seen: the activity that was read before the snapshot.
 
     Raises:
-        ConnectionRefusedByServer: if the server rejects the query. This also ends the transaction
-            and its snapshot.
+        ConnectionRefusedByServer: if the server rejects the query. The transaction and its snapshot
+            have then ended.
     """
     xmin, xmax = _read_snapshot_ends(connection)
     return TransactionMark(
@@ -334,8 +339,8 @@ def read_transaction_mark(connection: Connection, seen: ServerActivity) -> Trans
 
 
 def _read_snapshot_ends(connection: Connection) -> tuple[int, int]:
-    """Reads the oldest unfinished and the first invisible transaction id of a snapshot."""
-    # The functions had other names before version 13.
+    """Reads the ids of a snapshot's oldest unfinished and first invisible transactions."""
+    # Before version 13, the functions had other names.
     kind = "pg" if connection.major_version >= 13 else "txid"
     [(xmin, xmax)] = connection.rows(
         f"""
@@ -349,15 +354,15 @@ def _read_snapshot_ends(connection: Connection) -> tuple[int, int]:
 
 
 def read_unseen(connection: Connection) -> tuple[tuple[int, ...], int]:
-    """Lists the transactions that a snapshot may not see if it is created afterwards.
+    """Lists the transactions that a snapshot may not see. Call this before creating the snapshot.
 
     The snapshot sees all other transactions. The list includes transactions that were rolled back,
     because a subtransaction that has just begun looks like one that was rolled back.
 
     Returns:
-        The values of :attr:`TransactionMark.unseen` and :attr:`TransactionMark.unseen_from`.
+        The values for :attr:`TransactionMark.unseen` and :attr:`TransactionMark.unseen_from`.
         `unseen_from` is 0 if there are too many transactions, or if the server does not show their
-        state.
+        states.
     """
     xmin, xmax = _read_snapshot_ends(connection)
     if xmin == xmax:
@@ -381,7 +386,10 @@ def read_unseen(connection: Connection) -> tuple[tuple[int, ...], int]:
 
 
 def read_log_end(connection: Connection) -> int:
-    """Reads the end of the server's log in bytes; 0 if the server does not show it."""
+    """Reads the position, in bytes, at which the server's log ends.
+
+    Returns 0 if the server does not show it.
+    """
     try:
         [(position,)] = connection.rows(
             """
@@ -407,19 +415,20 @@ def wait_for_flush(
 ) -> bool:
     """Waits until a crash of the server cannot undo the transactions that a snapshot saw.
 
-    With asynchronous commits, a crash undoes transactions whose rows were visible, and the server
-    assigns their ids again. The next sync would then miss the rows of the transactions that get
-    these ids.
+    If commits are asynchronous, a crash can undo transactions whose rows were already visible. The
+    server then assigns their ids again. The next sync would miss the rows of the transactions that
+    receive these ids.
 
     The server flushes its log at each synchronous commit, and soon after any other transaction
-    ends. If only unfinished transactions have written since, the server may wait for 15 seconds, so
-    the loader commits an empty transaction. This transaction uses one id and changes nothing.
+    ends. If only unfinished transactions have written to the log, the server may wait for 15
+    seconds. Therefore the loader commits an empty transaction, which uses one id and changes
+    nothing.
 
     Args:
         connection: a connection, which may be in a transaction.
         seen: the snapshot's transaction state.
-        seconds: the maximum wait.
-        connect: opens a connection for the empty transaction.
+        seconds: the maximum number of seconds to wait.
+        connect: a function that opens a connection for the empty transaction.
 
     Returns:
         Whether the server has flushed its log up to the position that was read after the snapshot.
@@ -449,10 +458,10 @@ def wait_for_flush(
 
 
 def _read_system(connection: Connection) -> str:
-    """Reads the identity and timeline of the cluster. Returns "" if they are hidden.
+    """Reads the identity and timeline of the cluster. Returns an empty string if they are hidden.
 
-    On a primary, the timeline is read from the name of the current log file. For some minutes
-    after a failover, the last checkpoint still has the old timeline.
+    On a primary, the timeline is read from the name of the current log file, because the last
+    checkpoint still has the old timeline for some minutes after a failover.
     """
     try:
         [(identity,)] = connection.rows(

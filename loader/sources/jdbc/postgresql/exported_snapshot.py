@@ -1,13 +1,14 @@
 """Exports one PostgreSQL snapshot to all readers and locks the tables until the run ends.
 
-TRUNCATE, and an ALTER that rewrites a table, are not MVCC-safe. Afterwards the table is empty in
-older snapshots. Therefore the session acquires read locks on the tables before the snapshot, as
-pg_dump does. TRUNCATE and ALTER then wait until the run ends.
+TRUNCATE is not MVCC-safe, and neither is an ALTER that rewrites a table: afterwards the table is
+empty in older snapshots. Therefore the session acquires read locks on the tables before it creates
+the snapshot, as pg_dump does. TRUNCATE and ALTER then wait until the run ends.
 
 On a replica, no snapshot is exported. If a transaction with more than 64 savepoints is open on the
-primary, an exported snapshot of the replica lacks all open transactions (seen with PostgreSQL 15.18
-and 18.4). A session that imports it treats their rows as rolled back, and stores this in the rows'
-hint bits. Even after the commit, these rows are invisible to all sessions of the replica.
+primary, a snapshot that the replica exports lacks all open transactions (observed in PostgreSQL
+15.18 and 18.4). A session that imports it treats their rows as rolled back, and records this in the
+rows' hint bits. As a result, these rows are invisible to all sessions of the replica even after the
+transactions have committed.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ class ExportedSnapshot:
 
     Attributes:
         name: the identifier with which other sessions import the snapshot. Empty on a replica,
-            where each session has its own, later snapshot.
+            where each session has a separate, later snapshot.
         transactions: the snapshot's transaction state.
-        blind: why the age of open transactions is unknown; empty if it is known.
+        blind: the reason why the age of open transactions is unknown; empty if it is known.
         settings: statements for sessions that read the snapshot.
         check: a statement that fails in a session whose own snapshot is older than this one; empty
             if the sessions import this snapshot.
         held: the names of the locked tables, which cannot be altered.
-        refused: the errors of tables that could not be locked, by table name.
+        refused: the error for each table that could not be locked, keyed by table name.
     """
 
     name: str
@@ -62,15 +63,15 @@ def open_exported_snapshot(
     """Locks the tables and exports a snapshot. Releases both at the end of the block.
 
     Raises:
-        DatabaseError: if the server cannot export snapshots, because it is another product with
-            PostgreSQL's protocol.
+        DatabaseError: if the server cannot export snapshots because it is another product that
+            uses PostgreSQL's protocol.
     """
     with database.connect() as holder:
         no_timeouts = disable_timeouts(holder)
         for statement in (*no_timeouts, "set statement_timeout = 0"):
             holder.execute(statement)
         [(pid,)] = holder.rows("select pg_catalog.pg_backend_pid()")
-        # Uses the same session, because other sessions may be connected to another replica.
+        # This uses the same session, because other sessions may be connected to another replica.
         unseen, unseen_from = read_unseen(holder)
         holder.begin()
         holder.execute("set transaction isolation level repeatable read read only")
@@ -100,9 +101,9 @@ def open_exported_snapshot(
 
 
 def _build_check(connection: Connection, transactions: TransactionMark) -> str:
-    """Returns a statement that fails on a replica that is behind the replica of `connection`.
+    """Returns a statement that fails on any replica that is behind the one of `connection`.
 
-    Several replicas may share one address.
+    It is needed because several replicas may share one address.
     """
     kind = "pg" if connection.major_version >= 13 else "txid"
     current = f"pg_catalog.{kind}_snapshot_xmax(pg_catalog.{kind}_current_snapshot())"
@@ -116,15 +117,15 @@ def _build_check(connection: Connection, transactions: TransactionMark) -> str:
 _IGNORED_STATES = ("42809", "42501", "42P01", "0A000")
 """SQLSTATEs for relations that cannot be locked (wrong kind, denied, missing, unsupported)."""
 _LOCK_MILLISECONDS = 200
-"""The maximum wait for one table. After one second, PostgreSQL would check for deadlocks."""
+"""The maximum time to wait for a table. After one second, PostgreSQL would check for deadlocks."""
 _PAUSE = 0.1
-"""The seconds between two attempts. In this time, waiting sessions can acquire their locks."""
+"""The number of seconds between two attempts. Waiting sessions can then acquire their locks."""
 
 
 def disable_timeouts(connection: Connection) -> tuple[str, ...]:
-    """Returns statements that disable the time limits of long or idle transactions.
+    """Returns statements that disable time limits for long or idle transactions.
 
-    Roles and databases often have such limits, and the transaction lasts as long as the run.
+    Roles and databases often have such limits, but the transaction lasts as long as the run.
     """
     settings = ["idle_in_transaction_session_timeout"]
     if connection.major_version >= 17:
@@ -135,24 +136,24 @@ def disable_timeouts(connection: Connection) -> tuple[str, ...]:
 def lock_tables(
     connection: Connection, relations: Mapping[str, str], seconds: int
 ) -> tuple[frozenset[str], dict[str, DatabaseError]]:
-    """Locks relations until the connection's transaction ends, without creating a snapshot.
+    """Locks relations until the connection's transaction ends. Does not create a snapshot.
 
-    PostgreSQL locks partitions and children with their parent, and the tables of a view with the
-    view. Foreign tables, materialized views and missing relations cannot be locked and are skipped.
-    Any error occurs later, when they are read.
+    When PostgreSQL locks a parent table, it also locks its partitions and child tables. When it
+    locks a view, it also locks the tables that the view reads. Foreign tables, materialized views
+    and missing relations cannot be locked and are skipped. Any error occurs later, when they are
+    read.
 
     If another session has locked one of the relations, all locks are released before the next
-    attempt. Without this release, a session that alters the tables in another order could cause a
-    deadlock.
+    attempt. Otherwise, a session that alters the tables in another order could cause a deadlock.
 
     Args:
-        connection: a connection in a transaction that has not read anything.
-        relations: the quoted relations by name.
+        connection: a connection in a transaction that has not read anything yet.
+        relations: the quoted relations, keyed by name.
         seconds: the time limit.
 
     Returns:
-        The names of the locked relations, and errors by name. An error means that another session
-        has locked the relation, or that the server has no memory for more locks.
+        The names of the locked relations, and the errors keyed by name. An error means that another
+        session has locked the relation, or that the server has no memory for more locks.
     """
     deadline = time.monotonic() + seconds
     connection.execute("savepoint free")
@@ -183,7 +184,7 @@ def _try_locks(
 
 
 def _try_lock(connection: Connection, *relations: str) -> ConnectionRefusedByServer | None:
-    """Locks all relations in one round trip, or none. Returns the error if one is refused."""
+    """Locks either all relations, in one round trip, or none. Returns the error if one fails."""
     if not relations:
         return None
     try:

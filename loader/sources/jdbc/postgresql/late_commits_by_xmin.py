@@ -39,17 +39,17 @@ from loader.sources.jdbc.postgresql.table_identity import (
 from loader.spark.error_translation import DatabaseError
 
 _FLUSH_SECONDS = 3.0
-"""How many seconds to wait for the server's log if the last checkpoint can be kept instead."""
+"""How many seconds to wait for the flush of the server's log before keeping the last checkpoint."""
 _FIRST_FLUSH_SECONDS = 15.0
 
 
 class PostgresLateCommits:
-    """An implementation of :class:`~loader.sources.jdbc.late_commits_interface.LateCommits`.
+    """Implements :class:`~loader.sources.jdbc.late_commits_interface.LateCommits`.
 
     Args:
         snapshot: the snapshot to search for late rows.
-        transactions: the snapshot's transaction state; None if unreadable.
-        blind: why the age of open transactions is unknown; empty if it is known.
+        transactions: the snapshot's transaction state; None if it is unreadable.
+        blind: the reason why the age of open transactions is unknown; empty if it is known.
     """
 
     def __init__(
@@ -84,7 +84,8 @@ class PostgresLateCommits:
         """Returns the checkpoint for the next sync.
 
         Raises:
-            DatabaseError: if a crash could undo transactions that the table's first sync has read.
+            DatabaseError: if this is the table's first sync and a crash could undo transactions
+                that it has read.
         """
         if self.transactions is None:
             return None
@@ -118,11 +119,11 @@ class PostgresLateCommits:
     def condition(
         self, table: SourceTable, window: Window, lowest: Cursor | None = None
     ) -> str | None:
-        """Returns SQL that is true for late rows, or None if there cannot be late rows.
+        """Returns an SQL condition that selects late rows, or None if there cannot be any.
 
-        If the table was swept, these are the rows that the sweep has found. Otherwise they are the
-        rows above a lower bound for the cursors of transactions that were open at the last sync.
-        `lowest` allows the database to use an index on the cursor.
+        If the table was swept, these are the rows that the sweep has found. Otherwise, a lower
+        bound for the cursors of transactions that were open at the last sync is used, and they are
+        the rows at or above it. `lowest` allows the database to use an index on the cursor.
         """
         before, now = self._read_comparable_mark(table, window), self.transactions
         if self._has_moved(table, window):
@@ -152,14 +153,17 @@ class PostgresLateCommits:
         return late or None
 
     def reach(self, table: SourceTable, window: Window) -> Cursor | None:
-        """Returns a lower bound for the cursors of late rows, or None."""
+        """Returns a lower bound for the cursors of late rows, or None if there is none."""
         sweep = self.sweeps.get(table.ref.name)
         if sweep is not None and sweep.has_run:
             return sweep.lowest
         return self._reach_open_transactions(table, window)
 
     def _reach_open_transactions(self, table: SourceTable, window: Window) -> Cursor | None:
-        """Returns a lower bound for cursors of transactions open at the last sync, or None."""
+        """Returns a lower bound for the cursors of transactions that were open at the last sync.
+
+        Returns None if there is no such bound.
+        """
         before, now = self._read_comparable_mark(table, window), self.transactions
         if before is None or now is None or window.cursor is None:
             return None
@@ -171,11 +175,11 @@ class PostgresLateCommits:
         return None if self._is_replicated(table, window) else before.reach(window.cursor.type, now)
 
     def is_settled(self, table: SourceTable, window: Window) -> bool:
-        """Returns whether the checkpoint must be stored even without new rows.
+        """Returns whether the checkpoint must be stored even if there are no new rows.
 
         It must be stored if the next sync would otherwise read the same rows again. It must also be
-        stored after `loader state set`, because the stored checkpoint may lack the open
-        transactions.
+        stored after `loader state set`, because the stored checkpoint may lack the transactions
+        that are open now.
         """
         if self.transactions is None or window.low is None:
             return False
@@ -211,12 +215,12 @@ class PostgresLateCommits:
         return may_reuse and not window.cursor.type.is_time
 
     def find_complete_until(self, table: SourceTable, window: Window) -> dt.datetime | None:
-        """Returns the start time of the oldest open transaction, unless older commits may be
-        missing.
+        """Returns the time at which the oldest open transaction started.
 
-        This start was read before the snapshot, so the snapshot contains all commits before it. The
+        This time was read before the snapshot, so the snapshot contains all earlier commits. The
         raw table contains their rows if this sync reads all rows or has swept the table, or if no
-        transaction has written since the last sweep. A backfill reads only a range.
+        transaction has written since the last sweep. Otherwise, rows may be missing, and the result
+        is None. It is also None for a backfill, which reads only a range.
         """
         now = self.transactions
         since = parse_known_start(now.since) if now is not None else None
@@ -234,12 +238,15 @@ class PostgresLateCommits:
         return since
 
     def find_excluded(self, table: SourceTable) -> tuple[int, str]:
-        """Returns the number of rows that may have left the filter, and SQL that selects them."""
+        """Returns the number of rows that may have stopped matching the filter, and a condition.
+
+        The condition is SQL that selects these rows.
+        """
         sweep = self.sweeps.get(table.ref.name)
         return (sweep.excluded, sweep.exclusion) if sweep is not None else (0, "")
 
     def list_warnings(self, table: SourceTable, window: Window) -> tuple[str, ...]:
-        """Returns warnings about late rows that do not stop the sync."""
+        """Returns warnings about late rows. They do not stop the sync."""
         is_time = window.cursor is not None and window.cursor.type.is_time
         if not self.snapshot.dialect.shares_snapshots:
             return ()
@@ -304,7 +311,7 @@ class PostgresLateCommits:
         return tuple(notes)
 
     def _read_comparable_mark(self, table: SourceTable, window: Window) -> TransactionMark | None:
-        """Returns the last checkpoint if it can identify late rows of the table, else None."""
+        """Returns the last checkpoint, or None if it cannot identify the table's late rows."""
         return self._read_last_mark(window) if table.ref.native.stored else None
 
     def _read_last_mark(self, window: Window) -> TransactionMark | None:
@@ -314,12 +321,12 @@ class PostgresLateCommits:
         before = TransactionMark.from_mark(window.mark)
         if before is None or before.compare_database(self.transactions) is DatabaseContinuity.SAME:
             return before
-        # The checkpoint belongs to another database, so a cursor that the user has set overrides
-        # it.
+        # The checkpoint belongs to another database. If the user has set a cursor, it overrides the
+        # checkpoint.
         return None if _is_set_by_hand(window) else before
 
     def _has_moved(self, table: SourceTable, window: Window) -> bool:
-        """Returns whether a view or its database was replaced, so that any row may be new."""
+        """Returns whether a view or its database was replaced. If so, any row may be new."""
         before = self._read_last_mark(window)
         if before is None or self.transactions is None or table.ref.native.stored:
             return False
@@ -339,7 +346,7 @@ class PostgresLateCommits:
     def _has_changed_labels(self, table: SourceTable, window: Window) -> bool:
         """Returns whether all rows must be read because labels of their values were changed.
 
-        In a table without a key, the new versions would be appended beside the older versions.
+        Returns false for a table without a key, where the new versions would not replace the old.
         """
         return window.has_key and self.identities[table.ref.name].has_changed_labels(window.mark)
 
@@ -349,11 +356,11 @@ class PostgresLateCommits:
         return is_replicated or bool((window.mark or {}).get("replicated"))
 
     def _select_added(self, connection: Connection, table: SourceTable, window: Window) -> str:
-        """Returns SQL for the rows of partitions and child tables added since the last sync.
+        """Returns an SQL condition for rows of partitions and child tables that were added.
 
-        The SQL is empty if the window contains all these rows, as is usual for a new partition.
-        Otherwise the SQL includes a lower bound on the cursor column, so that the database can
-        use an index.
+        Only tables that were added since the last sync count. The condition is empty if the window
+        already contains all their rows, which is usual for a new partition. Otherwise it includes a
+        lower bound for the cursor if possible, so that the database can use an index.
         """
         identity = self.identities[table.ref.name]
         if window.cursor is None or self._read_comparable_mark(table, window) is None:
@@ -380,7 +387,10 @@ class PostgresLateCommits:
         return f"{condition} and {column} >= {self.snapshot.dialect.literal(bottom)}"
 
     def _sweep(self, connection: Connection, table: SourceTable, window: Window) -> Sweep:
-        """Counts the rows below the window that the last sweep could not see, if a sweep is due."""
+        """Sweeps a table if a sweep is due.
+
+        Counts the rows below the window that the last sweep could not see.
+        """
         before, now = self._read_comparable_mark(table, window), self.transactions
         identity = self.identities[table.ref.name]
         assert window.cursor is not None
@@ -391,8 +401,8 @@ class PostgresLateCommits:
             earlier = self.sweeps.get(table.ref.name)
             if earlier is None or not keeps_exclusions:
                 return Sweep(all_seen)
-            # The window was replaced by a window of all rows that match the filter. Rows that have
-            # left the filter must still become tombstones.
+            # The window now includes all rows that match the filter. Rows that have stopped
+            # matching must still become tombstones.
             return replace(earlier, has_run=False, rows=0, lowest=None, condition="")
         has_reach = self._reach_open_transactions(table, window) is not None
         is_same = before.compare_database(now) is DatabaseContinuity.SAME
@@ -404,7 +414,7 @@ class PostgresLateCommits:
         interval = self.snapshot.source.read_options(table.ref).sweep
         must_scan = interval == "auto" and not has_reach and not window.has_lookback
         if record.transactions.compare_database(now) is not DatabaseContinuity.SAME:
-            # The record has the transaction ids of another database, so any row may be new.
+            # The record contains transaction ids of another database, so any row may be new.
             nothing_seen = replace(now, xmin=0, unseen=(), unseen_from=0)
             record = replace(record, transactions=nothing_seen)
             must_scan = interval != "never"
@@ -453,16 +463,17 @@ class PostgresLateCommits:
         return Sweep(after, True, rows, bottom, condition, is_stored, excluded, exclusion)
 
     def _has_exclusions(self, table: SourceTable) -> bool:
-        """Returns whether rows that leave the filter of a table become tombstones.
+        """Returns whether a row becomes a tombstone when it stops matching the table's filter.
 
-        If only the spec declares the key, another row with the key may still match.
+        It does not if only the spec declares the key, because another row that has the key may
+        still match.
         """
         is_declared = self.snapshot.source.read_options(table.ref).primary_key is None
         return is_declared and bool(table.ref.native.where and table.primary_key)
 
     @contextmanager
     def _without_time_limit(self, connection: Connection) -> Iterator[None]:
-        """Disables any time limit that the role has for an application's short queries."""
+        """Disables the role's time limit for statements, which may be meant for short queries."""
         if self.time_limit is None:
             setting = "select pg_catalog.current_setting('statement_timeout')"
             [(self.time_limit,)] = connection.rows(setting)

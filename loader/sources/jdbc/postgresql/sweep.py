@@ -1,13 +1,14 @@
-"""Plans sweeps, which find rows of any cursor value by the transaction that wrote them.
+"""Plans sweeps. A sweep finds rows by the transaction that wrote them, whatever their cursors are.
 
 A window contains the rows at or above the stored cursor. An application that computes the cursor
-may write a lower value: its clock is behind, it rounds times to hours, it imports old dates, or it
-updates a row without changing the cursor. PostgreSQL stores in each row the id of the transaction
-that wrote it. A sweep therefore counts the rows below the window that were written by transactions
-that the last sweep could not see. If there are none, no other query of the sync scans the table.
+may write a lower value: its clock may be behind, it may round times to hours, it may import old
+dates, or it may update a row without changing the cursor. PostgreSQL stores in each row the id of
+the transaction that wrote it. Therefore a sweep can count the rows below the window that were
+written by transactions that the last sweep could not see. If there are none, no other query of the
+sync scans the table.
 
-The state of the table records which transactions the last sweep could see. A stale
-record is safe: the next sweep then finds some loaded rows again, and the sync drops them.
+The state of the table records which transactions the last sweep could see. A stale record is safe:
+the next sweep finds some rows again that were already loaded, and the sync drops them.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ SWEEP = "sweep"
 """The checkpoint's entry for the record of the last sweep."""
 
 _BYTES_PER_SECOND = 100e6
-"""The assumed speed of a scan if the last sweep was too small to measure it."""
+"""The assumed speed of a scan if the last sweep was too small to measure the speed."""
 _MEASURABLE_SECONDS = 0.1
 _MEASURABLE_BYTES = 1_000_000
 _ALWAYS_ALLOWED_SECONDS = 0.1
 _SHARE = 0.05
-"""The largest share of time that `sweep: auto` spends on sweeps of one table."""
+"""The largest share of the time that `sweep: auto` spends on sweeping one table."""
 _NEGLIGIBLE_SECONDS = 0.05
 _NEGLIGIBLE_SECONDS_IF_SMALL = 1.0
-"""For tables too small to measure: their sweep waits for a busy machine, not for a scan."""
+"""The limit for tables that are too small to measure. A slow sweep then means a busy machine."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,10 @@ class SweepRecord:
 
     Attributes:
         transactions: the transaction state of the sweep's snapshot.
-        at: the database's clock at the sweep, in seconds since 1970; 0 if there was no sweep.
+        at: the time of the sweep on the database's clock, in seconds since 1970; 0 if there was no
+            sweep.
         bytes: the size of the table.
-        seconds: the duration of the sweep; 0 if a sync has read all rows instead.
+        seconds: the duration of the sweep; 0 if a sync read all rows instead.
     """
 
     transactions: TransactionMark
@@ -85,7 +87,7 @@ class SweepRecord:
         return cls(transactions, at, bytes_, seconds)
 
     def is_behind(self, now: TransactionMark) -> bool:
-        """Returns whether the server is a replica that lacks rows that the last sweep saw."""
+        """Returns whether the server is a replica that still lacks rows that the last sweep saw."""
         if self.transactions.compare_database(now) is DatabaseContinuity.BEHIND:
             return True
         return now.replica and now.log_end < self.transactions.log_end
@@ -94,8 +96,8 @@ class SweepRecord:
         """Returns whether the next sweep is due.
 
         Args:
-            interval: the table's option `sweep`.
-            bytes_: the present size of the table.
+            interval: the table's `sweep` option.
+            bytes_: the current size of the table.
             clock: the database's clock, in seconds since 1970.
         """
         if interval in ("always", "never"):
@@ -119,11 +121,11 @@ class Sweep:
         has_run: whether the table was swept.
         rows: the number of rows that the sweep has found below the window.
         lowest: the lowest cursor of these rows; None if there are none.
-        condition: SQL that is true for these rows; empty if there are none.
+        condition: an SQL condition that selects these rows; empty if there are none.
         must_store: whether the record must be stored even if no row is appended.
-        excluded: the number of rows of any cursor that were written since the last sweep and do not
-            match the `where` option. The raw table may contain an earlier version that matched.
-        exclusion: SQL that is true for these rows; empty if there are none.
+        excluded: the number of rows, with any cursor, that were written since the last sweep and do
+            not match the `where` option. The raw table may contain earlier versions that matched.
+        exclusion: an SQL condition that selects these rows; empty if there are none.
     """
 
     record: SweepRecord
@@ -139,12 +141,12 @@ class Sweep:
 def must_store(before: SweepRecord, after: SweepRecord, rows: int, interval: str) -> bool:
     """Returns whether a sweep's record must be stored even if no row is appended.
 
-    It need not be stored if the sweep found no row and took little time, because the next sync can
-    repeat the sweep. An idle sync then writes no state.
+    It need not be stored if the sweep found no rows and took little time, because the next sync can
+    repeat the sweep. A sync that finds nothing new then writes no state.
 
     Args:
         rows: the number of rows that the sweep has found.
-        interval: the table's option `sweep`.
+        interval: the table's `sweep` option.
     """
     is_valid = (
         before.transactions.compare_database(after.transactions) is DatabaseContinuity.SAME

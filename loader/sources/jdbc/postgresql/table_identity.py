@@ -1,10 +1,10 @@
-"""Detects changes of the PostgreSQL tables that store a table's rows.
+"""Detects changes in the set of PostgreSQL tables that store a table's rows.
 
-Open transactions are not the only cause of late rows. A table that is attached as a partition, or
-renamed to replace another table, may contain rows that were written before the last sync. Rows from
-logical replication have times that the publisher's clock wrote, and these times may be earlier than
-the start of every local transaction. Renaming an enum label changes values in rows that nobody has
-written.
+Open transactions are not the only cause of late rows. If a table is attached as a partition, or
+renamed to replace another table, it may contain rows that were written before the last sync. Rows
+from logical replication have times from the publisher's clock, and these times may be earlier than
+the start of every local transaction. Renaming an enum label changes values in rows although no
+transaction has written these rows.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Any
 from loader.sources.jdbc.connections import Connection
 
 _FIRST_USER_ID = 16384
-"""The lowest object id of a type that a user has created."""
+"""The lowest object id that a type created by a user can have."""
 _LONGEST = 20_000
-"""The maximum characters of a list in a checkpoint. A longer list is stored as a hash."""
+"""The maximum length of a list in a checkpoint. A longer list is stored as a hash."""
 
 
 @dataclass(frozen=True)
@@ -32,17 +32,17 @@ class TableIdentity:
     Attributes:
         root: the object id of the table.
         tables: the object ids of the table and of all its partitions and child tables.
-        replicated: whether logical replication may write rows with times from another server's
-            clock.
+        replicated: whether logical replication may write rows, whose times are then from another
+            server's clock.
         database: the object id of the database. It distinguishes copies (``create database …
             template``), which have the same table ids.
-        columns: the number and type of each column. The number under a name changes if the column
-            is recreated, or if another column is renamed to this name.
+        columns: the number and type of each column, keyed by name. The number for a name changes if
+            the column is recreated, or if another column receives the name.
         view: a hash of the name and definition of a view; empty for tables.
-        view_in_path: the hash of the definition relative to the search_path, as in older
-            checkpoints.
+        view_in_path: a hash of the definition that depends on the search_path. Older checkpoints
+            contain this hash.
         labels: maps the object id of each enum in the columns to its labels, and the number of each
-            virtual column to its expression. Both determine values that are not stored.
+            virtual column to its expression. Both determine values that are not stored in rows.
         bytes: the size of the stored rows, without their TOAST tables.
         clock: the database's clock, in seconds since 1970.
     """
@@ -72,11 +72,11 @@ class TableIdentity:
         return mark | ({"replicated": True} if self.replicated else {})
 
     def list_added(self, mark: Mapping[str, Any] | None) -> frozenset[int]:
-        """Returns the tables added since a checkpoint was stored.
+        """Returns the tables that were added since a checkpoint was stored.
 
-        Returns all tables if the checkpoint contains only a hash of the tables, if the name
-        referred to a view, if a column's name now refers to another column, or if the checkpoint is
-        from another database.
+        Returns all tables if they have changed and the checkpoint contains only their hash, if the
+        name referred to a view, if a column's name now refers to another column, or if the
+        checkpoint is from another database.
         """
         if self.is_in_other_database(mark) or self.has_renamed_column(mark):
             return self.tables
@@ -97,9 +97,9 @@ class TableIdentity:
         return bool(has_ids) and self.root not in set(map(int, before.split()))
 
     def has_renamed_column(self, mark: Mapping[str, Any] | None) -> bool:
-        """Returns whether a column name refers to a different column than in a checkpoint.
+        """Returns whether a column's name now refers to another column than in a checkpoint.
 
-        Also returns True if a column was changed to another text type, which rewrites its values.
+        Returns true, too, if a column was changed to another text type, which rewrites its values.
         Other type changes are detected elsewhere, because they change the column's type in Spark.
         """
         stored = str((mark or {}).get("columns") or "").split()
@@ -112,9 +112,10 @@ class TableIdentity:
         return False
 
     def has_changed_labels(self, mark: Mapping[str, Any] | None) -> bool:
-        """Returns whether labels or expressions (:attr:`labels`) changed since a checkpoint.
+        """Returns whether labels or expressions (:attr:`labels`) have changed since a checkpoint.
 
-        Added labels do not count as a change. Returns true if the checkpoint has no labels.
+        Added labels do not count as a change. If the checkpoint has no entry for labels, returns
+        whether there are any now.
         """
         before = (mark or {}).get("labels")
         if not mark or before is None:
@@ -130,16 +131,19 @@ class TableIdentity:
 
     @cached_property
     def _named(self) -> dict[str, str]:
-        """The columns by a short hash of their names."""
+        """The columns, keyed by a short hash of their names."""
         return {f"{zlib.crc32(name.encode()):08x}": kind for name, kind in self.columns.items()}
 
     def is_in_other_database(self, mark: Mapping[str, Any] | None) -> bool:
-        """Returns whether a checkpoint identifies another database."""
+        """Returns whether a checkpoint is from another database."""
         before = (mark or {}).get("database")
         return before is not None and before != self.database
 
     def is_redefined(self, mark: Mapping[str, Any] | None) -> bool:
-        """Returns whether a view was a table or had another name or definition in a checkpoint."""
+        """Returns whether a view has changed since a checkpoint was stored.
+
+        It has changed if it was a table, or if it had another name or definition.
+        """
         before = (mark or {}).get("view")
         was_table = bool((mark or {}).get("tables"))
         if before is None:
@@ -159,23 +163,23 @@ _NAMES = ("tables", "replicated", "database", "columns", "view", "labels")
 
 
 def hash_text(text: str) -> str:
-    """Returns the md5 of a text. Computed locally, because databases in FIPS mode forbid md5."""
+    """Returns the md5 of a string. Computed here, because databases in FIPS mode forbid md5."""
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
 
 def read_table_identity(connection: Connection, relation: str) -> TableIdentity:
-    """Reads the identity of a table in the transaction of a connection.
+    """Reads the identity of a table, within the transaction of a connection.
 
-    The text of a view's definition depends on the search_path, so the query sets a fixed
-    search_path and restores it afterwards. Each subquery uses the previous subquery's result, so
-    they run in this order.
+    The text of a view's definition depends on the search_path. Therefore the query sets a fixed
+    search_path and restores the previous one afterwards. The subqueries run in this order because
+    each uses the result of the one before it.
 
-    PostgreSQL records the tables of subscriptions, but not of other replication origins. If another
-    origin exists, every table is treated as replicated.
+    PostgreSQL records which tables a subscription writes to, but not which tables other replication
+    origins write to. If there is another origin, every table is treated as replicated.
 
     Args:
-        relation: the quoted name of the table as a text literal; ``null`` for a query, whose only
-            identity is its database.
+        relation: the quoted name of the table, as a string literal; ``null`` for a query, whose
+            only identity is its database.
     """
     is_virtual = "attgenerated = 'v'" if connection.major_version >= 18 else "false"
     [(root, database, columns, tables, size, clock, views, replicated)] = connection.text_rows(
@@ -272,8 +276,8 @@ def _read_labels(connection: Connection, relation: str, is_virtual: str) -> Mapp
     """Reads the labels of the enums in the columns, and the expressions of virtual columns.
 
     Args:
-        relation: the quoted name of the table as a text literal.
-        is_virtual: SQL that is true for virtual columns in ``pg_attribute``.
+        relation: the quoted name of the table, as a string literal.
+        is_virtual: an SQL condition that is true for virtual columns in ``pg_attribute``.
     """
     rows = connection.text_rows(
         f"""
@@ -316,9 +320,10 @@ def _read_labels(connection: Connection, relation: str, is_virtual: str) -> Mapp
 
 
 def find_lowest(connection: Connection, tables: Iterable[int], minimum: str) -> list[str] | None:
-    """Returns the minimum of each non-empty table, or None if a table is not fully readable.
+    """Returns the minimum of each table that is not empty.
 
-    A role may have the privilege to read a parent table but not its partitions.
+    Returns None if the role cannot read all rows of a table. A role may have the privilege to read
+    a parent table but not its partitions.
     """
     ids = ", ".join(map(str, sorted(tables)))
     privileges = connection.rows(
