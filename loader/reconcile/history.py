@@ -130,7 +130,7 @@ class VerificationHistory:
     def prune(self, keep: int) -> int:
         """Deletes all but the `keep` newest rows per bucket. Returns the number of deleted rows.
 
-        :func:`choose_buckets` and dbt's `reconciled_recently` test read only the newest row.
+        :func:`choose_buckets` and the dbt test `reconciled_recently` read only the newest row.
         """
         bucket = ("source_name", "table_name", "buckets", "bucket")
         floors = f"""

@@ -220,7 +220,9 @@ def has_open_quote(native: ReaderOptions, text: Column) -> Column | None:
 
 
 def has_escaped_quote(native: ReaderOptions, text: Column) -> Column | None:
-    r"""Returns whether a line has `\"` within a quoted value. Spark and MySQL escape quotes so.
+    r"""Returns whether a line has `\"` within a quoted value.
+
+    By default, Spark and MySQL escape quotes in this way.
 
     Returns None if the `escape` option is set, because then the spec determines how quotes are
     parsed.

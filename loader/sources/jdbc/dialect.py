@@ -167,7 +167,7 @@ class Dialect:
         return name.lower() if self.folds_to_upper and name == name.upper() else name
 
     def double(self, expression: str) -> str:
-        """Returns SQL that converts a number to a double, so that no digits are lost as text."""
+        """Returns SQL that converts a number to a double. Its text then has all digits."""
         return f"cast({expression} as double precision)"
 
     def select_expression(self, row: Column) -> str:

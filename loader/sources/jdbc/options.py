@@ -54,8 +54,8 @@ class JdbcTableOptions(TableOptions):
     """The options of one table, in addition to the options that all connectors have.
 
     Attributes:
-        cursor_field: may also be `xmin` (PostgreSQL), the id of the transaction that wrote the row.
-        sync_mode: may also be `cdc`, which reads changes from the database's log.
+        cursor_field: can also be `xmin` (PostgreSQL), the id of the transaction that wrote the row.
+        sync_mode: can also be `cdc`, which reads changes from the database's log.
         num_partitions: the number of parallel connections; by default it depends on the number of
             rows.
         partition_column: the column by which the table is split into ranges for parallel

@@ -73,7 +73,7 @@ class OpenTransactions:
         clock: the database's clock before the other attributes were read.
         base: the start of the oldest running statement, or the clock if no statement is running.
         writers: the transactions that changed rows before `clock` and may commit later.
-        blind: the reason why open transactions are not visible, for messages; empty if they are.
+        blind: the reason why open transactions are hidden, for messages; empty if they are visible.
     """
 
     clock: dt.datetime
@@ -253,7 +253,7 @@ class _OpenTransactions:
         writing: the start of the oldest statement that may write to InnoDB, or the clock if there
             is none.
         writers: the transactions that have changed rows.
-        blind: the reason why open transactions are not visible; empty if they are.
+        blind: the reason why open transactions are hidden; empty if they are visible.
     """
 
     clock: dt.datetime = _PAST
