@@ -1,8 +1,8 @@
-"""Backfills, which reread a range of cursor values without changing the stored cursor.
+"""Backfills: a backfill rereads a range of cursor values and does not change the stored cursor.
 
 A large range is read in chunks. Each chunk is one batch. Each commit records the progress, so an
-interrupted backfill resumes after its last committed chunk. As in any sync, rows that already exist
-in the raw table are dropped.
+interrupted backfill resumes after its last committed chunk. As in any sync, rows that the raw table
+already contains are not appended again.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _MAX_CHUNKS = 10_000
 
 @dataclass(frozen=True)
 class Backfill:
-    """The user's range, which is parsed for each table with the cursor's type.
+    """The range that the user requested. It is parsed separately for each table's cursor type.
 
     Attributes:
         low: the lower bound, inclusive.
-        high: the upper bound, inclusive; by default the stored cursor.
-        chunk: the size of a chunk in cursor values, in the format of a lookback; by default it is
-            derived from the number of rows.
+        high: the upper bound, inclusive. The default is the stored cursor.
+        chunk: the range of cursor values that one chunk covers, written like a lookback. By
+            default, it is derived from the number of rows.
     """
 
     low: str
@@ -144,12 +144,14 @@ class Backfill:
 def find_resume_point(
     progress: Mapping[str, Any] | None, range_: Mapping[str, Any], high: Cursor
 ) -> Cursor | None:
-    """Returns where an interrupted backfill of this range resumes, or None if there is none.
+    """Returns the cursor after which an interrupted backfill of this range resumes.
+
+    Returns None if no backfill of this range was interrupted.
 
     Args:
         progress: the unfinished backfill in the state.
-        range_: `from`, `to`, and `to_cursor`, which says whether `to` is the stored cursor. The
-            stored cursor may have changed since the interruption.
+        range_: a mapping with `from`, `to` and `to_cursor`. `to_cursor` says whether `to` is the
+            stored cursor, which may have changed since the interruption.
         high: the upper bound of the range.
     """
     if progress is None or progress.get("from") != range_["from"]:
@@ -169,7 +171,7 @@ def _plan_chunk(
     progress: Mapping[str, Any] | None,
     is_followed: Callable[[], bool],
 ) -> PlannedBatch:
-    """Plans one chunk. In the state, only the batch number and the backfill's progress change."""
+    """Plans one chunk. Of the state, it changes only the batch number and the backfill progress."""
     plan, lake = sync.plan, sync.lake
     drift = plan_drift(lake, plan.lake_table, plan.table.schema, plan.policy)
     state = replace(
@@ -184,8 +186,8 @@ def _plan_chunk(
             where=f"table {plan.name}, --from",
             remedy="Run `loader run` without --from first: it reads all rows again",
         )
-    # Chunks end at whole microseconds. A source with finer times must include the rest of the last
-    # microsecond.
+    # Chunks end at whole microseconds. A source whose times are more precise must include all rows
+    # within the last microsecond.
     window = Window(
         plan.cursor,
         low,
@@ -210,7 +212,7 @@ _UNITS: dict[CursorType, Any] = {
     CursorType.TIMESTAMP: dt.timedelta(microseconds=1),
     CursorType.TIMESTAMPTZ: dt.timedelta(microseconds=1),
 }
-"""The smallest step of each type. For other types, the end of a chunk is the next one's start."""
+"""The smallest step of each type. For other types, each chunk starts where the previous ends."""
 
 
 def _parse_chunk_size(text: str, type_: CursorType, where: str) -> Any:
@@ -234,7 +236,10 @@ def _parse_chunk_size(text: str, type_: CursorType, where: str) -> Any:
 
 
 def _divide_span(span: Any, pieces: int) -> Any:
-    """Divides a span into equal chunks, rounded up to a unit of the cursor's type."""
+    """Returns the size of a chunk if a span is divided into this number of equal chunks.
+
+    The size is at least one unit of the cursor's type.
+    """
     if isinstance(span, dt.timedelta):
         return max(span / pieces, dt.timedelta(microseconds=1))
     if isinstance(span, Decimal):

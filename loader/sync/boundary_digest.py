@@ -1,16 +1,17 @@
-"""Detects windows without new rows by comparing a digest of the rows at the lower bound.
+"""Detects that a window has no new rows, by comparing digests of the rows at its lower bound.
 
 A window begins at the stored cursor, so it contains at least the last row of the previous sync.
-Reading this row and comparing it with the raw table costs Spark a second. Therefore, if the source
-supports it, a sync computes a digest of the rows at the next window's lower bound in the current
-snapshot. If the next window contains exactly these rows, the raw table already has them, and
-nothing is read.
+Reading this row and comparing it with the raw table takes Spark about a second. To avoid this, a
+sync computes a digest of the current rows in the next window, if the source supports digests. The
+next sync computes the digest again. If it is the same, the raw table already has the rows of the
+window, and nothing is read.
 
 A batch of a backfill or of `reconcile --repair` invalidates the digest, because the raw table may
 then have newer rows for these keys.
 
-The window may also contain rows above the stored cursor. If the raw table's file statistics show
-that it has no such rows, these rows are new, and are appended without a comparison.
+The window may also contain rows above the stored cursor. If the file statistics of the raw table
+show that it has no rows above this cursor, all such rows are new. They are then appended without a
+comparison.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class AppendOnlyWindow:
     """The part of a window above the stored cursor, where all rows are new.
 
     Attributes:
-        window, bounds: the window and the bounds of this part.
+        window, bounds: this part of the window, and its bounds.
         redelivered: the number of the window's other rows, which the raw table already contains.
     """
 
@@ -70,11 +71,14 @@ def find_append_only_window(
     window: Window,
     bounds: Bounds,
 ) -> AppendOnlyWindow | None:
-    """Returns the new part of a window, or None if rows must be compared with the raw table.
+    """Returns the part of a window that has only new rows.
 
-    A row above every cursor in the raw table is the newest version of its key. The raw table's
-    highest cursor is taken from its file statistics. The stored cursor may be lower: users can set
-    it, and it is never above the source's clock, although rows may be dated in the future.
+    Returns None if the rows must be compared with the raw table.
+
+    A row whose cursor is above every cursor in the raw table is the newest version of its key. The
+    highest cursor in the raw table is taken from its file statistics. The stored cursor may be
+    lower than that, because users can set it. It may also be lower because rows are dated in the
+    future: the stored cursor never exceeds the source's clock.
     """
     last_cursor = prior.state.cursor
     if plan.mode == FULL_REFRESH or prior.starts_over or plan.keeps_redeliveries:
@@ -101,7 +105,10 @@ def find_append_only_window(
 def build_boundary(
     plan: TablePlan, snapshot: Snapshot, state: TableState, window: Window
 ) -> Mapping[str, Any] | None:
-    """Returns the digest to store for the next window, or None if the source has no digests.
+    """Returns the digest to store for the next window.
+
+    Returns None if the source does not support digests, or if this sync does not read all rows of
+    the next window.
 
     Args:
         state: the new state, which contains the new cursor and batch.
@@ -111,13 +118,16 @@ def build_boundary(
         return None
     low = lower_bound(state.cursor, plan.initial, plan.options.lookback)
     if low is None or _may_begin_below(low, window.low):
-        return None  # the digest would include rows that this sync omits
+        return None  # the digest would include rows that this sync does not read
     next_window = Window(plan.cursor, low, nulls=window.nulls, is_exhaustive=window.is_exhaustive)
     return _describe_boundary(plan, state.batch, snapshot.digest(plan.table, next_window))
 
 
 def _may_begin_below(low: Cursor, read_from: Cursor | None) -> bool:
-    """Returns whether `low` may be below `read_from`. Only the source can order strings."""
+    """Returns whether `low` may be below `read_from`.
+
+    Returns True for different strings, because only the source can order them.
+    """
     if read_from is None or low == read_from:
         return False
     return low.type is CursorType.STRING or low.order < read_from.order
@@ -128,7 +138,7 @@ def _describe_boundary(
 ) -> Mapping[str, Any] | None:
     if digest is None:
         return None
-    # Includes columns, types and key, because a change to any of these must change the digest.
+    # Includes the columns, types and key, because a change of any of them must change the digest.
     read_as = json.dumps([plan.table.schema.jsonValue(), plan.key, plan.deleted], sort_keys=True)
     text = hashlib.sha256(f"{read_as}{digest.text}".encode()).hexdigest()
     return {"batch": batch, "rows": digest.rows, "digest": text}

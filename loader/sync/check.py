@@ -38,9 +38,9 @@ from loader.sync.table_plan import INCREMENTAL, TablePlan
 from loader.sync.table_selection import describe_tables
 
 _MANY_ROWS = 1000
-"""A note warns if more rows have the highest cursor, because every sync rereads these rows."""
+"""A note warns if more rows than this have the highest cursor, because every sync rereads them."""
 _MANY_CUT = 0.1
-"""A note warns if at least this share of the rows has times that are cut, such as to an hour."""
+"""A note warns if at least this share of the rows has truncated times, such as whole hours."""
 
 
 def check_spec(
@@ -53,9 +53,9 @@ def check_spec(
     If several tables have the same error, the error is yielded only once.
 
     Args:
-        reopen: returns a pipeline whose Spark needs no cluster. If a destination on a cluster has
-            an error, this pipeline checks the tables, because the cluster may never run their
-            queries.
+        reopen: returns a pipeline whose Spark session needs no cluster. If Spark runs on a cluster
+            and a destination has an error, this pipeline checks the tables, because the cluster may
+            never run their queries.
     """
 
     def iterate_results() -> Iterator[tuple[TablePlan, list[str]] | LoaderError]:
@@ -80,7 +80,7 @@ def check_spec(
 def check_tables(
     pipeline: Pipeline, part: PlannedSource
 ) -> Iterator[tuple[TablePlan, list[str]] | LoaderError]:
-    """Yields each table that can be synced, with notes for the user, and errors.
+    """Yields each table that can be synced, with notes for the user. Yields errors for the others.
 
     Reads from the source, the lake and the state store. Writes nothing.
     """
@@ -126,7 +126,7 @@ def check_tables(
 def _check_executors(
     pipeline: Pipeline, part: PlannedSource, snapshot: Snapshot
 ) -> Iterator[LoaderError]:
-    """Yields an error if an executor cannot read the source, as without the JDBC driver."""
+    """Yields an error if an executor cannot read the source, such as if it lacks a JDBC driver."""
     plan = part.plans[0]
     try:
         with step(f"{plan.name}: reading a row in an executor"):
@@ -153,7 +153,7 @@ def describe_drift(plan: TablePlan, lake: Lake) -> list[str]:
 
 
 def describe_masks(plan: TablePlan, stores: Stores) -> list[str]:
-    """Returns a note that lists the masked columns if there are any, and warnings about changes.
+    """Returns a note that lists the masked columns, if any, and warnings about changed masks.
 
     Raises:
         TableError: if the next sync would be refused because masks have changed.
@@ -254,7 +254,10 @@ def describe_unmoved_cursor(plan: TablePlan, lake: Lake) -> list[str]:
 
 
 def describe_options(plan: TablePlan, snapshot: Snapshot) -> list[str]:
-    """Returns notes about source options that have no effect or cause late rows to be missed."""
+    """Returns notes about source options that have no effect or that cause late rows to be missed.
+
+    A row is late if it is committed after a sync has read higher cursors.
+    """
     if plan.cursor is None or plan.mode != INCREMENTAL:
         return []
     return snapshot.list_option_notes(plan.table, plan.cursor)
@@ -281,7 +284,7 @@ def describe_late_rows(plan: TablePlan, snapshot: Snapshot, lake: Lake) -> list[
 
 
 def _describe_seen(plan: TablePlan, lake: Lake) -> str:
-    """Describes, for a note, how late rows in the raw table were and how many times are cut."""
+    """Describes how late rows in the raw table were, and how many of their times are truncated."""
     cursor = plan.cursor
     if cursor is None or not lake.exists(plan.lake_table) or not lake.exists(LEDGER):
         return ""
@@ -303,8 +306,8 @@ def _describe_seen(plan: TablePlan, lake: Lake) -> str:
     time = f.col(quote_name(cursor.name)).cast("timestamp").alias("time")
     rows = raw.select(BATCH, time)
     if plan.key and {*plan.key} <= {*raw.columns}:
-        # A repair also appends a row whose cursor has not changed since its earlier version. Such
-        # a row was not late, so only the first batch with each key and cursor counts.
+        # A repair may append a new version of a row whose cursor has not changed. Such a row was
+        # not late, so only the first batch with each combination of key and cursor counts.
         keys = [f.col(quote_name(n)).alias(f"_cq_key_{i}") for i, n in enumerate(plan.key)]
         rows = raw.groupBy(*keys, time).agg(f.min(BATCH).alias(BATCH))
     rows = rows.where("time is not null").join(syncs, BATCH, "left")
@@ -334,8 +337,9 @@ def discover_tables(
     """Lists the tables of each source with their cursor candidates.
 
     Returns:
-        The tables with their source's name, the errors, and the denials. A denial is an error that
-        lists the tables and views of a source that the account may not read.
+        The tables, each with its source's name and its cursor candidates, the errors, and the
+        denials. A denial is an error that lists those tables and views of a source that the account
+        may not read.
     """
     tables_found: list[tuple[str, SourceTable, list[str]]] = []
     errors: list[LoaderError] = []

@@ -1,8 +1,9 @@
 """Converts deletions that a source reports to tombstones in the raw table.
 
-If a batch deletes a key and also contains a row with the key, no tombstone is appended. If that row
-is unchanged, nothing is appended. If the table has a cursor, tombstones and the other rows of their
-keys begin a new generation, so that they are newer than earlier versions with higher cursors.
+If a batch deletes a key but also contains a row with this key, no tombstone is appended. If that
+row is unchanged, it is not appended either. If the table has a cursor, the tombstones and the
+batch's rows of deleted keys begin a new generation. So they are newer than earlier versions, even
+if those have higher cursors.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from loader.sync.table_plan import TablePlan
 
 _NEWEST_HASH = "_cq_held_hash"
 _TOMBSTONE_OFFSET = 1 << 60
-"""Added to the ``_cq_seq`` of tombstones, so that they sort after the batch's other rows."""
+"""Added to the ``_cq_seq`` of tombstones, so that they sort after the other rows of the batch."""
 
 
 def are_too_many(deletes: int, rows: int) -> bool:
@@ -42,7 +43,7 @@ def find_deleted(
     Args:
         raw: the source's rows in the raw table.
         deletions: see :meth:`loader.sources.interface.Snapshot.deletions`.
-        are_few: whether the deletions fit in the memory of each of Spark's executors.
+        are_few: whether the deletions fit in the memory of every Spark executor.
 
     Returns:
         The keys and hashes, or None if there are no deletions.
@@ -56,10 +57,10 @@ def find_deleted(
 def list_live_keys(plan: TablePlan, raw: DataFrame) -> DataFrame | None:
     """Returns the keys that a complete read of the source must contain if they still exist.
 
-    These are the keys whose newest version in the raw table is not a tombstone, and is not excluded
-    by `initial_cursor` or `null_cursor`. Rows without a key (:func:`lacks_key`) are left out.
-    Returns None if the raw table lacks a needed column, or if `initial_cursor` is a collated text,
-    which only the source can compare.
+    A key is returned if its newest version in the raw table is not a tombstone and is not excluded
+    by `initial_cursor` or `null_cursor`. Rows without a key (:func:`lacks_key`) are ignored.
+    Returns None if the raw table lacks a required column. Also returns None if `initial_cursor` is
+    a string, because only the source can compare strings.
 
     Args:
         raw: the source's rows in the raw table.
@@ -82,8 +83,8 @@ def list_live_keys(plan: TablePlan, raw: DataFrame) -> DataFrame | None:
 def lacks_key(plan: TablePlan, names: Sequence[str]) -> Column:
     """Returns a condition for rows of the raw table that have no key.
 
-    Such rows were loaded before the key was changed. If only the spec declares the key, some of a
-    row's key columns may be null, but not all.
+    Such rows were loaded before the key was changed. If only the spec declares the key, some but
+    not all key columns of a row may be null.
 
     Args:
         names: the names of the key's columns in the rows.
@@ -96,10 +97,10 @@ def lacks_key(plan: TablePlan, names: Sequence[str]) -> Column:
 
 
 def correct_deleted(flagged: DataFrame, deleted: DataFrame, plan: TablePlan) -> DataFrame:
-    """Flags the rows of deleted keys as new versions that override the raw table.
+    """Flags the batch's rows of deleted keys as new versions that override the raw table.
 
-    Such a row is flagged as redelivered only if it is its key's only row in the batch and equals
-    the raw table's newest version. In that case the deletion has no effect.
+    Such a row is flagged as redelivered only if the batch has no other row with its key, and if it
+    equals the newest version in the raw table. In that case the deletion has no effect.
 
     Args:
         flagged: the batch's rows with their flags
@@ -119,7 +120,10 @@ def correct_deleted(flagged: DataFrame, deleted: DataFrame, plan: TablePlan) -> 
 def build_tombstones(
     flagged: DataFrame, deleted: DataFrame, plan: TablePlan, stamp: Stamp
 ) -> DataFrame:
-    """Returns a tombstone, with only the key, for each deleted key that has no row in the batch."""
+    """Returns a tombstone for each deleted key that has no row in the batch.
+
+    In a tombstone, all columns of the source except the key are null.
+    """
     keys = deleted.join(flagged.select(*_key_columns(plan)), _match_keys(plan), "left_anti")
     key_columns = dict(zip((name.lower() for name in plan.key), _key_aliases(plan), strict=True))
     table = plan.table.schema
@@ -142,7 +146,7 @@ def build_tombstones(
 def _find_matching_keys(
     plan: TablePlan, raw: DataFrame, deletion: DataFrame, are_few: bool
 ) -> DataFrame:
-    """Returns the keys whose newest version matches a deletion and is not a tombstone."""
+    """Returns the keys whose newest version is not a tombstone and matches one of the deletions."""
     deletion_columns = deletion.columns
     values = [f"_cq_value_{i}" for i in range(len(deletion_columns))]
     deleted_values = deletion.distinct().toDF(*values)

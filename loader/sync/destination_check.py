@@ -1,4 +1,4 @@
-"""Checks the destinations of a spec for `loader check`: catalog, warehouse and executors."""
+"""Checks the catalog, warehouse and executors of a spec's destinations, for `loader check`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from loader.spark.named_steps import step
 from loader.sync.pipeline import Pipeline
 
 DEADLINE = 60.0
-"""The timeout of a check in seconds. If Spark has no executors, a job never ends."""
+"""The timeout of a check in seconds. Without it, a job would wait forever for executors."""
 
 _EXECUTORS_FACTOR = 3
-"""How many times as long executors may take. Their first tasks are slow on busy machines."""
+"""The factor by which executors extend the timeout. Their first tasks are slow on busy machines."""
 
 _CLEANUP_SECONDS = 10.0
 
@@ -33,7 +33,7 @@ _LOCAL_FILE = re.compile(r"(?:file:)?/")
 
 
 def check_destinations(pipeline: Pipeline) -> Iterator[LoaderError]:
-    """Checks each lake of the spec's sources and yields errors."""
+    """Checks each lake that a source of the spec loads into, and yields errors."""
     lakes = {pipeline.spec.schema_of(source): source for source, _ in pipeline.sources}
     for source in lakes.values():
         name = source.destinations[0]
@@ -45,10 +45,10 @@ def check_destinations(pipeline: Pipeline) -> Iterator[LoaderError]:
 
 
 def check_destination(lake: Lake, name: str, deadline: float = DEADLINE) -> None:
-    """Creates a table, lets an executor write a row, reads the row here, and drops the table.
+    """Creates a table, lets an executor write a row, reads it in this process, and drops the table.
 
     Args:
-        name: the name of the destination for messages.
+        name: the name of the destination, which messages mention.
         deadline: the timeout in seconds.
 
     Raises:
@@ -80,11 +80,11 @@ def check_destination(lake: Lake, name: str, deadline: float = DEADLINE) -> None
 
 
 class _Probe:
-    """Writes a row into a new table, and reads the row.
+    """Writes a row to a new table, and reads it back.
 
     Attributes:
-        group: the group of the probe's jobs.
-        error: the error that has ended the probe, or None.
+        group: the job group of the probe's Spark jobs.
+        error: the error that ended the probe, or None.
     """
 
     def __init__(self, lake: Lake) -> None:
@@ -146,7 +146,7 @@ class _Probe:
         return runs_on_cluster(self._lake.spark)
 
     def describe_store(self) -> str:
-        """Returns the warehouse, and the address of its object store."""
+        """Describes the warehouse, with the address of its object store if it has one."""
         endpoint = self._find_setting("s3.endpoint")
         warehouse = f"the warehouse {self._find_setting('warehouse')}"
         return f"{warehouse} at {endpoint}" if endpoint else warehouse
@@ -168,7 +168,7 @@ class _Probe:
             return True
 
     def explain_timeout(self, deadline: float) -> tuple[str, str]:
-        """Returns the problem and the remedy for a probe that takes too long."""
+        """Returns the problem and the remedy for a probe that has timed out."""
         store = self.describe_store()
         if self._is_appending and self._on_cluster:
             if self._lacks_executors():

@@ -1,9 +1,9 @@
 """The sync protocol of one table.
 
-The steps are: lock, recover, plan the window, extract, publish, record, unlock. Publishing is one
-Iceberg commit with the batch's rows, batch number, state and ledger row. The state store and the
-ledger are derived from these commits. If a crash leaves the store or the ledger outdated, the next
-sync updates them from the newest commit.
+The steps are: lock, recover, plan the window, extract, publish, record, unlock. A batch is
+published by one Iceberg commit, which contains its rows, batch number, state and ledger row. The
+state store and the ledger are derived from these commits. If a crash leaves the store or the ledger
+outdated, the next sync updates them from the newest commit.
 
 :mod:`loader.sync.plan_window` selects the rows of a batch. Backfills and repairs use the same steps
 with other planning functions.
@@ -32,15 +32,16 @@ def sync_table(sync: SyncContext, plan_batch: PlanBatch = plan_window) -> SyncRe
         The ledger row, or the sum of the ledger rows if the sync had several batches.
 
     Raises:
-        TableError, StateError: if the table could not be synced. If recording failed after
-            publishing, the next run recovers the batch. In all other cases, nothing was published.
+        TableError, StateError: if the table could not be synced. If the error occurred after the
+            batch was published, the next run recovers the batch. In all other cases, nothing was
+            published.
     """
     with sync.unlock_at_end():
         return sync_locked_table(sync, plan_batch)
 
 
 def sync_locked_table(sync: SyncContext, plan_batch: PlanBatch = plan_window) -> SyncRecord:
-    """Syncs a table like :func:`sync_table` but leaves it locked."""
+    """Syncs a table like :func:`sync_table`, but leaves the table locked."""
     sync.report_step("locked")
     with sync.lake.unchanging(sync.plan.lake_table):
         prior = recover(sync)

@@ -54,13 +54,13 @@ from loader.sync.sync_context import SyncContext
 from loader.sync.table_plan import FULL_REFRESH, INCREMENTAL, TablePlan
 
 _FEW_ROWS = 5_000
-"""The maximum number of rows for which Spark's optimizer takes longer than the query itself."""
+"""Up to this number of rows, Spark's optimizer takes longer than the query itself."""
 
 _MANY_ROWS = 300_000
-"""The minimum size of a raw table, in rows, for which compiling Spark's generated code pays off."""
+"""Above this number of rows in the raw table, it pays off to compile Spark's generated code."""
 
 _MAX_BROADCAST = 100_000
-"""The maximum number of deletions that are sent to all of Spark's executors."""
+"""The maximum number of deletions that Spark sends to every executor."""
 
 _DRIVER_BYTES = 4 << 20
 """The maximum size in bytes of the rows that the driver caches.
@@ -75,16 +75,17 @@ class Batch:
     """The rows to append and the metadata of their commit.
 
     Attributes:
-        rows: the rows with the source's columns and the ``_cq_`` columns; None if there are none.
+        rows: the rows with the source's columns and the ``_cq_`` columns; None if no row is to be
+            appended.
         drift: the changes that adapt the raw table to the source's columns.
         record: the ledger row.
         state: the state to store if the rows are published.
         idle_state: the state to store if no row is appended.
-        expected_rows: the number of rows that the source counted. The number of rows that are read
-            must be equal. None if the number was already checked or may differ.
-        counted_rows: the number of rows that the source counted if the rows were not yet read; else
-            None. Fewer rows may be read if the source changes after the count.
-        find_cursor: returns the cursor to store if fewer rows were read; see
+        expected_rows: the number of rows that the source counted. Exactly this number of rows must
+            be read. None if the number was already checked or may differ.
+        counted_rows: the number of rows that the source counted; None if the rows were already
+            read. Fewer rows may be read than counted if the source changes in between.
+        find_cursor: returns the cursor to store if fewer rows were read than counted; see
             :func:`find_reached_cursor`.
         is_followed: a function that returns whether another batch follows.
     """
@@ -105,14 +106,15 @@ class _Extracted:
     """The rows of a batch with their counts.
 
     Attributes:
-        rows: the rows; None if all rows were redelivered, so that no row is appended.
+        rows: the rows; None if there is no row to append, such as if all rows were redelivered.
         generation: the newest generation of the rows; None means the planned generation.
-        read, redelivered, nulls: the numbers of rows that were read, that were dropped, and that
-            have no cursor; None if they were not counted.
+        read: the number of rows that were read; None if they were not counted.
+        redelivered: the number of redelivered rows, which are dropped; None if not counted.
+        nulls: the number of rows that have no cursor; None if they were not counted.
         lost_rows: the numbers of rows that a plain cursor query would have missed; see
             :class:`LostRows`.
         expected_rows: see :class:`Batch`.
-        rows_read: the cached rows that `read` counts; None if they were not counted.
+        rows_read: the cached rows whose number is `read`; None if they were not counted.
     """
 
     rows: DataFrame | None
@@ -128,8 +130,8 @@ class _Extracted:
         """Returns a copy whose rows are in a new generation.
 
         Args:
-            condition: selects the rows that override the raw table, by default all rows. Other rows
-                keep their generation.
+            condition: selects the rows that override the raw table. The other rows keep their
+                generation. By default, all rows override it.
         """
         assert self.rows is not None
         generation = state.generation + 1
@@ -141,7 +143,7 @@ class _Extracted:
 
 @contextmanager
 def extract(sync: SyncContext, planned: PlannedBatch) -> Iterator[Batch]:
-    """Yields a planned batch without the rows that already exist in the raw table.
+    """Reads a planned batch, and yields it without the rows that the raw table already contains.
 
     Any cached rows are freed on exit.
 
@@ -174,7 +176,7 @@ def _has_rows(sync: SyncContext, planned: PlannedBatch) -> bool:
 def _complete_batch(
     sync: SyncContext, planned: PlannedBatch, began: dt.datetime, extracted: _Extracted
 ) -> Batch:
-    """Adds the ledger row and the final state to a batch. No later step changes them."""
+    """Builds a batch from its rows, ledger row and final state."""
     plan, window, bounds, state = sync.plan, planned.window, planned.bounds, planned.state
     idle_state = planned.idle_state
     counted, read, rows_read = bounds.rows, extracted.read, extracted.rows_read
@@ -230,7 +232,7 @@ def _complete_batch(
 
 @contextmanager
 def _read_rows(sync: SyncContext, planned: PlannedBatch, stamp: Stamp) -> Iterator[_Extracted]:
-    """Reads a batch's rows. Compares them with the raw table if it may contain some of them."""
+    """Reads a batch's rows. If the raw table may contain some of them, compares them with it."""
     plan, snapshot, lake, bounds = sync.plan, sync.snapshot, sync.lake, planned.bounds
     if planned.correction is not None:
         extracted = _Extracted(planned.correction(stamp), lost_rows=planned.corrected)
@@ -269,7 +271,10 @@ def _read_rows(sync: SyncContext, planned: PlannedBatch, stamp: Stamp) -> Iterat
 
 
 def prepare_rows(plan: TablePlan, rows: DataFrame, stamp: Stamp) -> DataFrame:
-    """Returns the rows of a source as they are appended, for syncs and for `loader preview`."""
+    """Returns a source's rows in the form in which they are appended.
+
+    Both syncs and `loader preview` use this function.
+    """
     return stamp_rows(rows, stamp)
 
 
@@ -281,7 +286,7 @@ def _add_tombstones(
     stamp: Stamp,
     expected_rows: int | None,
 ) -> Iterator[_Extracted]:
-    """Yields all rows of the source, and a tombstone for each key that only the raw table has.
+    """Yields all rows of the source, and a tombstone for each key that the source no longer has.
 
     Raises:
         TableError: if the source returns no row, or more or fewer rows than it counted.
@@ -308,7 +313,7 @@ def _add_tombstones(
 
 
 def _has_too_many_deletes(sync: SyncContext, tombstones: DataFrame, live_keys: DataFrame) -> bool:
-    """Returns whether too many keys are missing to treat them as deleted, and warns if so."""
+    """Returns whether too many keys are missing for them to count as deleted, and warns if so."""
     deletes, keys = tombstones.count(), live_keys.count()
     if not are_too_many(deletes, keys):
         return False
@@ -387,8 +392,8 @@ def _compare_with_raw(
                 is_empty, overrules = False, True
             overrules, condition = overrules and plan.cursor is not None, f.col(OVERRULES)
         elif plan.is_authoritative and not overrules:
-            # An ALTER changes rows but not their cursors. In a new generation, such rows pass the
-            # dbt test `no_cursor_ties`.
+            # An ALTER changes rows but not their cursors. In a new generation, such rows pass dbt's
+            # `no_cursor_ties` test.
             overrules = bool(planned.drift.notes)
             if not overrules and counts["new_nulls"] and plan.cursor:
                 new_versions = flagged.where(~f.col(REDELIVERED))
@@ -414,7 +419,7 @@ def _compare_with_raw(
 
 
 def _starts_at_cursor(sync: SyncContext, planned: PlannedBatch) -> bool:
-    """Returns whether a plain query with the stored cursor could have read this batch."""
+    """Returns whether a simple query for rows above the stored cursor could replace this batch."""
     window = planned.window
     return planned.mode == INCREMENTAL and has_plain_cursor(
         sync.plan, window.cursor, window.stored_cursor
@@ -422,7 +427,7 @@ def _starts_at_cursor(sync: SyncContext, planned: PlannedBatch) -> bool:
 
 
 def _no_lost_rows(sync: SyncContext, planned: PlannedBatch) -> LostRows:
-    """Returns the counts of a batch in which all rows are above the stored cursor."""
+    """Returns the lost rows of a batch in which all new rows are above the stored cursor."""
     if not _starts_at_cursor(sync, planned):
         return LostRows()
     return LostRows(0, 0, 0 if sync.plan.key else None)
@@ -433,7 +438,7 @@ def _select_lost_rows(
 ) -> dict[str, Column]:
     """Returns the conditions of the rows that :class:`LostRows` counts.
 
-    Returns no condition if no query with the stored cursor could have read the batch.
+    Returns no conditions if a query with the stored cursor could not have read the batch.
     """
     cursor, stored_cursor = planned.window.cursor, planned.window.stored_cursor
     if not _starts_at_cursor(sync, planned) or cursor is None or stored_cursor is None:
@@ -459,7 +464,10 @@ def _reaches_below(window: Window, bounds: Bounds) -> bool:
 def _may_reach_base(
     sync: SyncContext, window: Window, bounds: Bounds, generations: Generations
 ) -> bool:
-    """Returns whether a window may contain versions of both the base generation and newer ones."""
+    """Returns whether a window may contain versions of the base generation.
+
+    Always false if the raw table has no newer generation.
+    """
     cursor, floor = window.cursor, window.floor(bounds)
     if cursor is None or floor is None or cursor.collated:
         return False
@@ -469,13 +477,14 @@ def _may_reach_base(
 
 
 def check_row_count(plan: TablePlan, expected_rows: int | None, read: int) -> None:
-    """Raises an error if a batch has fewer or more rows than the source counted.
+    """Raises an error if the number of rows that were read differs from the source's count.
 
     Args:
         expected_rows: the number of rows that the source counted; None if the numbers may differ.
 
     Raises:
-        TableError: if the numbers differ. DDL that is not MVCC-safe must have changed the table.
+        TableError: if the numbers differ. This happens if DDL that is not MVCC-safe has changed the
+            table.
     """
     if expected_rows is None or read == expected_rows:
         return
@@ -489,7 +498,7 @@ def check_row_count(plan: TablePlan, expected_rows: int | None, read: int) -> No
 
 @contextmanager
 def _cache_rows(rows: DataFrame, fits_driver: bool) -> Iterator[DataFrame]:
-    """Caches rows, so that they are read only once and the counts match the written rows.
+    """Caches rows. So they are read only once, and their counts match the rows that are written.
 
     Args:
         fits_driver: whether to cache the rows in the driver's memory.
@@ -505,7 +514,7 @@ def _cache_rows(rows: DataFrame, fits_driver: bool) -> Iterator[DataFrame]:
 
 
 def _count_rows(rows: DataFrame, fits_driver: bool, **conditions: Column) -> dict[str, int]:
-    """Counts the rows that meet each condition. Needs no Spark job if the driver has the rows."""
+    """Counts the rows that meet each condition, without a Spark job if the driver has the rows."""
     if fits_driver:
         results = rows.select(
             *(column.alias(name) for name, column in conditions.items())
@@ -517,7 +526,10 @@ def _count_rows(rows: DataFrame, fits_driver: bool, **conditions: Column) -> dic
 
 @contextmanager
 def _number_log_versions(rows: DataFrame, plan: TablePlan, base: int) -> Iterator[_Extracted]:
-    """Yields row versions from the source's log. Each version of a key gets a new generation."""
+    """Yields the row versions of a batch that was read from the source's log.
+
+    Each version of a key gets a new generation.
+    """
     rows = number_versions(rows, plan.key, base).persist(StorageLevel.MEMORY_AND_DISK)
     try:
         [counts] = rows.agg(

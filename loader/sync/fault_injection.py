@@ -1,11 +1,11 @@
-"""Kills the loader at a step of the protocol, to test the recovery from crashes.
+"""Kills the loader at a step of the sync protocol, to test crash recovery.
 
-``LOADER_CRASH_AT=published loader run`` kills the loader after the first batch is published, before
-its state is written. ``LOADER_CRASH_AT=published:shop.orders`` waits for this table's batch, and
-``ledger-recorded:shop.orders#5`` waits until this table reaches the step for the fifth time (a
-backfill's fifth chunk). Several crash points are separated by commas. Each table waits at its step,
-and the loader is killed when all tables have reached their steps. The next run must recover from
-any such crash. The tests try every step.
+``LOADER_CRASH_AT=published loader run`` kills the loader as soon as the first batch is published,
+before its state is written. ``LOADER_CRASH_AT=published:shop.orders`` waits for a batch of this
+table, and ``ledger-recorded:shop.orders#5`` waits until this table reaches the step for the fifth
+time, such as in the fifth chunk of a backfill. Several crash points are separated by commas. Each
+table then waits at its step, and the loader is killed when all tables have reached their steps. The
+next run must recover from any such crash. The tests crash the loader at every step.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "LOADER_CRASH_AT"
 WAIT_SECONDS = 300
-"""How many seconds a table waits at its crash point for the other tables."""
+"""The maximum time in seconds that a table waits at its crash point for the other tables."""
 
 STEPS = {
     "locked": "the table is locked, nothing was read yet",
@@ -40,7 +40,7 @@ STEPS = {
     "ledger-recorded": "everything is written, the table is still locked",
     "unlocked": "the sync of the table has finished",
 }
-"""The ordered steps of the sync protocol, with the situation at each step."""
+"""The steps of the sync protocol in their order, with a description of the situation at each."""
 
 
 @dataclass
@@ -50,7 +50,7 @@ class CrashPoint:
     Attributes:
         step: one of :data:`STEPS`.
         table: ``source.table``; None means the first table that reaches the step.
-        times: the remaining number of times that the table must reach the step.
+        times: how many more times the table must reach the step.
     """
 
     step: str
@@ -73,11 +73,11 @@ class FaultInjection:
 
     @property
     def has_several_points(self) -> bool:
-        """Returns whether tables must be able to reach their crash points concurrently."""
+        """Whether there are several crash points, which tables must reach concurrently."""
         return len(self.points) > 1
 
     def report_step(self, step: str, table: str) -> None:
-        """Records that a table has reached a step. Kills the loader at the last crash point.
+        """Records that a table has reached a step. Kills the loader if no crash point is left.
 
         Raises:
             TableError: if the other tables do not reach their crash points in time.

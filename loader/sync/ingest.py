@@ -1,9 +1,11 @@
-"""Appends batches that another program pushes. Plug-ins that receive data use this interface.
+"""Appends batches that another program pushes.
+
+Plug-ins that receive data from other programs use this interface.
 
 A batch is synced like any source. A connector reads the received rows, and the sync protocol
-appends them. Such a source is not in the spec, so each raw table records that its rows were pushed
-(:mod:`loader.sync.pushed_tables`). The other program's state is stored after its batch was
-appended; see :meth:`Ingest.store_states`::
+appends them. Such a source is not in the spec, so each raw table records that its rows are pushed
+(:mod:`loader.sync.pushed_tables`). After a batch is appended, the state of the other program can be
+stored with :meth:`Ingest.store_states`::
 
     ingest = Ingest(spec, spark, "lake", Watch(), report)
     ingest.prepare()
@@ -45,10 +47,10 @@ if TYPE_CHECKING:
 __all__ = ["Ingest", "PushedTable", "list_reserved", "prune_states"]
 
 PATIENCE = 300.0
-"""How many seconds to wait for tables that another command has locked."""
+"""The maximum time in seconds to wait for tables that another command has locked."""
 
 PAUSE = (1.0, 30.0)
-"""The first and the longest pause between attempts in seconds. Each pause is twice the previous."""
+"""The first and the longest pause between attempts, in seconds. Each pause doubles the last one."""
 
 _SCHEMA = "table_name string, key string, value string, version bigint, updated_at timestamp"
 _WAITS = f"the sync waits for up to {PATIENCE / 60:.0f} minutes"
@@ -102,7 +104,7 @@ class Ingest:
         self._lake = Lake(spark, spec.destination(destination).lake.schema_)
 
     def prepare(self) -> None:
-        """Creates the state table, without which commands do not search for pushed tables."""
+        """Creates the state table. Commands search for pushed tables only if this table exists."""
         ensure_table(self._lake, STATES, _SCHEMA)
 
     def append(
@@ -165,7 +167,10 @@ class Ingest:
         return redact_foreign(f"{type(error).__name__}: {error}")
 
     def find_owner(self, tables: Iterable[str]) -> str | None:
-        """Returns the source that wrote the first of these raw tables that has a batch, or None."""
+        """Returns the source that wrote these raw tables, or None if none of them has a batch.
+
+        The first raw table that has a batch determines the source.
+        """
         for table in map(in_the_lake, tables):
             source = newest_commit(self._lake, table).source if self._lake.exists(table) else None
             if source is not None:
@@ -173,7 +178,7 @@ class Ingest:
         return None
 
     def read_states(self) -> dict[str, dict[str, list[Any]]]:
-        """Returns the value and version of each stored state by table and key."""
+        """Returns the newest value and version of each stored state, keyed by table and key."""
         newest = f.max_by(f.struct("value", "version"), f.struct("version", "updated_at"))
         rows = self._lake.frame(STATES).groupBy("table_name", "key").agg(newest.alias("newest"))
         states: dict[str, dict[str, list[Any]]] = {}
@@ -182,7 +187,7 @@ class Ingest:
         return states
 
     def store_states(self, table: str, rows: Mapping[str, Sequence[Any]]) -> None:
-        """Stores the value and version of each key in a table. Call it after appending the rows."""
+        """Stores a value and version for each key of a table. Call it after appending the rows."""
         updated_at = dt.datetime.now(dt.timezone.utc)
         append_rows(
             self._lake,
@@ -204,8 +209,8 @@ class Ingest:
     ) -> Iterator[Outcome]:
         """Appends a batch's tables. Waits for tables that another run has locked.
 
-        If one table failed, the sender would resend the rows of all tables, and tables without a
-        key would receive duplicates.
+        If the batch failed because of a single locked table, the sender would resend the rows of
+        all tables, and tables without a key would get duplicates.
         """
         until = time.monotonic() + PATIENCE
         select: tuple[str, ...] = ()
@@ -231,7 +236,7 @@ class Ingest:
         yield from locked
 
     def _record_pushed(self, pipeline: Pipeline, source: str, table: PushedTable) -> None:
-        """Records that a table is pushed. Only warns on errors, because the rows are published."""
+        """Records that a table is pushed. Only warns on errors: the rows are already published."""
         name = f"{source}.{in_the_lake(table.name)}"
         try:
             record_pushed(self._lake, table)
@@ -263,7 +268,7 @@ class Ingest:
             )
 
     def _find_state_table(self, source: SourceSpec) -> tuple[str, str] | None:
-        """Returns the schema and name of a source's state table, or None without such a table."""
+        """Returns the schema and name of a source's state table, or None if it has none."""
         schema = self._spec.state_schema_of(source)
         return None if schema is None else (schema, source.state_table.lower())
 
@@ -274,7 +279,7 @@ def list_reserved(columns: Iterable[str]) -> list[str]:
 
 
 def prune_states(lake: Lake, keep: int) -> None:
-    """Deletes old versions of the stored states, but keeps the newest versions of each key.
+    """Deletes old versions of the stored states. Keeps the newest versions of each key.
 
     Args:
         keep: the number of versions to keep per key.

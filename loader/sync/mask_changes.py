@@ -1,8 +1,8 @@
 """Detects masks that were added, changed or removed after rows were loaded.
 
-The state, and the commit of each batch, store the masks of the rows in the raw table. The raw table
-is append-only, so a new mask does not change rows that are already loaded. A table with changed
-masks is therefore refused until all rows are read again.
+The state and the commit of each batch store the masks with which the rows in the raw table were
+loaded. The raw table is append-only, so a new mask does not change rows that are already loaded. A
+table whose masks have changed is therefore refused until all rows are read again.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def describe_masks(
     Args:
         stored: the stored masks. Masks of columns that the source has dropped are kept, because the
             raw table still has these columns.
-        added: columns that this batch adds to the raw table, and that the next sync treats as added
-            again (:meth:`loader.lake.schema_evolution.Drift.defer_added`). They are stored even if
-            they have no mask, because the stored schema of the source lacks them.
+        added: columns that this batch adds to the raw table, but that the next sync again treats as
+            added (:meth:`loader.lake.schema_evolution.Drift.defer_added`). They are stored even if
+            they have no mask, because the stored schema of the source does not contain them yet.
     """
     columns = {name: mask for name, mask in _list_masks(stored).items() if not _has(plan, name)}
     columns |= {name.lower(): _UNMASKED for name in added}
@@ -58,7 +58,7 @@ def describe_masks(
 def check_masks(
     plan: TablePlan, lake: Lake, state: TableState | None, warn: Callable[[str], None]
 ) -> None:
-    """Checks that the raw table has the same masks as the spec, or that all rows are read again.
+    """Checks that no mask of a loaded column has changed, unless all rows are read again.
 
     Args:
         state: the table's state.
@@ -66,7 +66,7 @@ def check_masks(
             table.
 
     Raises:
-        TableError: if only new rows would be read with the changed masks, or if the mask of a key
+        TableError: if masks have changed but only new rows would be read, or if the mask of a key
             column has changed.
     """
     if state is None or not state.batch:
@@ -104,9 +104,12 @@ def check_masks(
 
 
 def _find_changes(plan: TablePlan, lake: Lake, stored: Mapping[str, Any] | None) -> list[str]:
-    """Returns the columns, in lower case, whose loaded values have another mask or mask key."""
-    # The raw table's own columns are not used, because a run may have ended after it added a
-    # column.
+    """Returns the columns whose mask or mask key has changed since they were loaded.
+
+    The names are in lower case.
+    """
+    # The columns of the raw table are not used, because an interrupted run may have added a column
+    # without loading it.
     properties = lake.properties(plan.lake_table)
     schema = read_source_schema(properties, plan.policy.source, f"table {plan.name}")
     before = _list_masks(stored)
@@ -143,8 +146,8 @@ def _has_rest(plan: TablePlan, lake: Lake) -> bool:
 def _list_wildcards(plan: TablePlan) -> list[str]:
     """Returns the wildcards of the `mask` option if the table has a :data:`REST_COLUMN`.
 
-    Wildcards also mask fields in that column, and masks of single fields are not stored. The
-    wildcards are sorted, because their order does not change the masked values.
+    Wildcards also mask fields within that column. The masks of these fields are not stored, so the
+    wildcards are. They are sorted, because their order does not affect the masked values.
     """
     if not isinstance(plan.table, MaskedTable) or not _has(plan, REST_COLUMN):
         return []

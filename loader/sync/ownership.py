@@ -1,19 +1,20 @@
-"""Checks which sources, and which of their tables, may be loaded into a raw table.
+"""Checks which sources, and which tables of a source, may be loaded into a raw table.
 
 By default, one source owns a raw table. A second source is rejected before any row is read, unless
-both sources declare ``shared: true`` for the table (shards, regions). In a shared table, source and
-key together identify a row. Each source has a separate state, and its rows are compared only with
-rows of the same source. The sources share the batch numbers.
+both sources declare ``shared: true`` for the table (for shards or regions). In a shared table, the
+source and the key together identify a row. Each source has its own state, and its rows are compared
+only with its own earlier rows. The batch numbers are common to all sources.
 
-The sources of a spec are compared with each other. Sources of other specs are detected by two
-entries in the raw table: its newest commit contains the source's name, and a property
+The sources of a spec are compared with each other. Sources of other specs are detected in the raw
+table: its newest commit contains the name of a source, and a table property
 (:data:`loader.lake.commits.SOURCES`) lists the sources that share the table, with their keys and
 cursors.
 
 Several tables of a source can have the same name in the lake, such as `a.b_c` and `a_b.c`, or
-`"Orders"` and `orders`. After a change of the search path, the name can also refer to a table of
-another schema. Therefore each raw table records its origin, the table from which it is loaded
-(:data:`loader.lake.commits.ORIGINS`). Another table with the same name in the lake is rejected.
+`"Orders"` and `orders`. After a change of the search path, a name can also refer to a table in
+another schema. Therefore each raw table records its origin, which is the table that it is loaded
+from (:data:`loader.lake.commits.ORIGINS`). Any other table with the same name in the lake is
+rejected.
 """
 
 from __future__ import annotations
@@ -60,7 +61,10 @@ class Claim:
 
 
 def list_granted(claims: Sequence[Claim]) -> list[Claim]:
-    """Returns the first claim on a raw table, or all shared claims if the first is shared."""
+    """Returns the claims that are granted: all shared claims if the first one is shared.
+
+    Otherwise only the first claim is granted.
+    """
     return [claim for claim in claims if claim.shared] if claims[0].shared else list(claims[:1])
 
 
@@ -71,7 +75,7 @@ def list_sharers(claim: Claim, claims: Sequence[Claim]) -> tuple[str, ...]:
         claims: all claims on the raw table, ordered as in the spec.
 
     Raises:
-        TableError: if another source loads the raw table and it is not shared.
+        TableError: if another source loads the raw table, and the table is not shared.
     """
     # `find_takeovers` checks whether two tables of one source have the same raw table.
     claims = [each for each in claims if each.source != claim.source or each == claim]
@@ -106,7 +110,7 @@ def check_same_shape(plan: TablePlan, other: TablePlan) -> None:
 
 
 def check_ownership(plan: TablePlan, lake: Lake, newest: Commit) -> None:
-    """Raises an error if the raw table belongs to another source, according to its commits.
+    """Raises an error if the commits and properties of the raw table name another owner.
 
     Args:
         newest: the newest commit of all sources.
@@ -118,7 +122,7 @@ def check_ownership(plan: TablePlan, lake: Lake, newest: Commit) -> None:
     raw = f"{lake.schema}.{plan.lake_table}"
     if not plan.is_shared:
         others = [name for name in sources if name not in plan.names]
-        # Another source that shares the table, but has no rows in it, does not exclude this source.
+        # A source that shares the table but has no rows in it does not exclude this source.
         others = [name for name in others if _has_rows(lake, plan, name)]
         if others:
             raise TableError(
@@ -172,7 +176,10 @@ def is_loaded_by(lake: Lake, table: str, names: Sequence[str]) -> bool:
 
 
 def register_sharer(plan: TablePlan, lake: Lake) -> None:
-    """Records in the raw table that a source shares it. The caller must have locked the table."""
+    """Records in the raw table that the plan's source shares it.
+
+    The caller must have locked the table.
+    """
     if not plan.is_shared or not lake.exists(plan.lake_table):
         return
     recorded = sharers(lake.handle(plan.lake_table))
@@ -188,7 +195,7 @@ def register_sharer(plan: TablePlan, lake: Lake) -> None:
 
 
 def _read_sources(lake: Lake, plan: TablePlan, newest: Commit) -> Mapping[str, Any]:
-    """Maps each source of a raw table to its key and cursor, or to None if not `shared`."""
+    """Maps each source of a raw table to its key and cursor, or to None if it does not share."""
     sources = sharers(lake.handle(plan.lake_table))
     if sources or not newest.batch:
         return sources
@@ -242,10 +249,10 @@ def find_takeovers(
     listed: Sequence[TableRef],
     full_refresh: bool = False,
 ) -> dict[tuple[str, str], TableError]:
-    """Finds tables that would be loaded into the raw table of another table.
+    """Finds tables that would be loaded into a raw table that belongs to another table.
 
-    If the spec selects several tables with the same name in the lake, only the raw table's recorded
-    origin is accepted. If no origin is recorded, all these tables are errors.
+    If the spec selects several tables with the same name in the lake, only the table that the raw
+    table records as its origin is accepted. If no origin is recorded, none of them is accepted.
 
     Args:
         names: the current and former names of the source.
@@ -255,7 +262,7 @@ def find_takeovers(
             the origin of raw tables.
 
     Returns:
-        The error for each such table, by :attr:`TableRef.key`.
+        The error for each such table, keyed by :attr:`TableRef.key`.
     """
     selected_keys = {ref.key for ref in selected}
     by_raw: dict[str, list[TableRef]] = {}
@@ -300,7 +307,7 @@ def record_origin(plan: TablePlan, lake: Lake) -> None:
 
 
 def build_origin_property(plan: TablePlan, recorded: Mapping[str, str]) -> dict[str, str]:
-    """Builds the property of a raw table that contains its origins.
+    """Builds the table property that contains the origins of a raw table.
 
     Args:
         recorded: the recorded origin for each source.

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PlannedSource:
-    """A source with the plans of its tables for one run.
+    """A source with the plans for its tables in one run.
 
     Attributes:
         errors: the source's errors that do not concern a single table.
@@ -51,7 +51,7 @@ class PlannedSource:
 
     @property
     def problems(self) -> list[LoaderError]:
-        """All distinct errors. The tables of an unreachable source share one error."""
+        """The errors without repetitions. All tables of an unreachable source have one error."""
         return list({id(e): e for e in (*self.errors, *self.refused.values())}.values())
 
 
@@ -59,15 +59,15 @@ class Pipeline:
     """A spec bound to a Spark session, with the sources, their stores and their tables.
 
     Attributes:
-        accepts_key_change: whether key and cursor columns may be widened.
+        accepts_key_change: whether the types of key and cursor columns may be widened.
         paused_sources: the names of sources that this run skips.
         idle_since: maps each source and table to the time at which this process last recorded a
             sync without new rows.
-        unreadable: the errors of unreadable tables that another program may have pushed.
-        planned_names: the selected tables as `source.table`.
-        tables_in_progress: the tables with unfinished work. If the JVM has exited, one of these
-            tables may be the cause.
-        fatal_source: the source whose tables were being listed when the JVM exited; else empty.
+        unreadable: the errors of unreadable tables that may have been pushed by another program.
+        planned_names: the names of the selected tables, as `source.table`.
+        tables_in_progress: the tables whose work has not finished. If the JVM has exited, one of
+            these tables may be the cause.
+        fatal_source: the source whose tables were being listed when the JVM exited; empty if none.
 
     Raises:
         SpecError: if a connector is unknown or its options are wrong.
@@ -105,7 +105,7 @@ class Pipeline:
 
     @contextmanager
     def lend_stores(self, source: SourceSpec) -> Iterator[Stores]:
-        """Yields a source's stores for a worker thread, in a Spark session of its own."""
+        """Yields a source's stores for a worker thread, which gets its own Spark session."""
         lake = Lake(self.spark, self.spec.schema_of(source))
         with self._lakes.setdefault(lake.schema, lake).lend(self._idle_sessions) as own:
             yield Stores(own, self._open_state(source, own), Ledger(own))
@@ -127,7 +127,7 @@ class Pipeline:
         return open_state(self.spec, source, open_lake)
 
     def prepare(self, source: SourceSpec) -> None:
-        """Creates a source's missing schemas, ledgers and state stores.
+        """Creates the schema, the ledger and the state store of a source if they are missing.
 
         Raises:
             StateError: if the state backend is unreachable or not writable.
@@ -347,7 +347,7 @@ class Pipeline:
         return PlannedSource(bound, source, plans, errors, refused)
 
     def find_marks(self, source: SourceSpec, table: str) -> list[Mapping[str, Any]]:
-        """Returns the checkpoints stored for a table, whose name is case-insensitive.
+        """Returns the checkpoints that are stored for a table. Its name is case-insensitive.
 
         If there is no state under the source's current name, former names are searched.
         """
@@ -365,7 +365,10 @@ class Pipeline:
 
     @contextmanager
     def track_table(self, name: str) -> Iterator[None]:
-        """Adds a table to `tables_in_progress` and removes it if the block succeeds."""
+        """Adds a table to `tables_in_progress`, and removes it when the block ends without error.
+
+        Does not add it if the JVM has already exited.
+        """
         if not has_java_ended():
             self.tables_in_progress.add(name)
         yield
@@ -373,7 +376,7 @@ class Pipeline:
 
     @cached_property
     def _state_tables(self) -> dict[tuple[str, str], str]:
-        """Maps the lower-case schema and name of each state table in the lake to its source."""
+        """Maps each state table in the lake (lower-case schema and name) to its source."""
         tables: dict[tuple[str, str], str] = {}
         for source, _ in self.sources:
             state = self.open_stores(source).state
@@ -385,7 +388,7 @@ class Pipeline:
         """Raises an error if a raw table and a state table would have the same name.
 
         Raises:
-            TableError: if the names are the same. The error contains the state table's source.
+            TableError: if the names are the same. The error names the state table's source.
         """
         owner = self._state_tables.get((schema.lower(), planned.lake_table.lower()))
         if owner is not None:
@@ -397,7 +400,7 @@ class Pipeline:
             )
 
     def redact_error(self, error: BaseException, where: str) -> LoaderError:
-        """Converts an error to a readable error without secrets."""
+        """Converts any exception to a readable error that contains no secrets."""
         return redact_error(self.spec, error, where)
 
     def name_raw_table(self, source: SourceSpec, planned: TablePlan) -> str:
@@ -406,7 +409,7 @@ class Pipeline:
 
 
 def redact_error(spec: Spec, error: BaseException, where: str) -> LoaderError:
-    """Converts an error to a readable error without the secrets of a spec."""
+    """Converts any exception to a readable error that contains none of the spec's secrets."""
     readable = translate_error(error, where)
     hide = spec.redactor.redact
     redacted = type(readable)(
@@ -422,7 +425,7 @@ def find_table_options(source: Source, ref: TableRef) -> TableOptions:
 
 
 def _try_plan(claim: Claim, source: Source, ref: TableRef) -> TablePlan | None:
-    """Plans another source's table. Returns None on errors, which the other source reports."""
+    """Plans another source's table. Returns None on an error, which the other source reports."""
     try:
         return plan_table(claim.source, source.describe(ref), find_table_options(source, ref))
     except Exception:

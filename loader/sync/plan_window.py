@@ -37,10 +37,10 @@ from loader.sync.table_plan import FULL_REFRESH, TablePlan
 
 @dataclass(frozen=True)
 class LostRows:
-    """The numbers of new rows that a query with the stored cursor would miss.
+    """The numbers of new rows that a simple query for rows above the stored cursor would miss.
 
-    The numbers are None if they are unknown or have no meaning. See
-    :class:`~loader.lake.ledger.SyncRecord` for the attributes.
+    A number is None if it is unknown or has no meaning. The attributes are described in
+    :class:`~loader.lake.ledger.SyncRecord`.
     """
 
     below_cursor: int | None = None
@@ -50,7 +50,7 @@ class LostRows:
 
 @dataclass(frozen=True)
 class PlannedBatch:
-    """The plan of a batch, which contains the rows to read and the resulting state.
+    """The plan of a batch: the rows to read and the resulting state.
 
     Attributes:
         window, bounds: the window and its bounds in the source.
@@ -59,18 +59,19 @@ class PlannedBatch:
         state: the state to store in the batch's commit. If rows override the raw table,
             :mod:`loader.sync.extract` increases its generation.
         idle_state: the state to store if no row is appended.
-        is_unchanged: whether the raw table has all rows of the window, so that no row is read.
-        append_only: the new rows of the window if they can be identified without reading it; else
-            None.
+        is_unchanged: whether the raw table already has all rows of the window. If so, no row is
+            read.
+        append_only: the part of the window that has only new rows. None if the rows must be
+            compared with the raw table to find the new ones.
         correction: in a repair, a function that returns the rows to append; else None.
         corrected: the numbers of rows that a repair appends.
         is_followed: a function that returns whether another batch follows.
-        deletes_missing: whether keys of the raw table that the batch lacks become tombstones,
-            because the spec has begun to select other rows, or because a filtered table is
-            refreshed.
-        allows_mass_deletes: whether more than a tenth of these keys may become tombstones, because
-            the spec has begun to select other rows, or because the source cannot change while it is
-            read.
+        deletes_missing: whether a tombstone is appended for each key of the raw table that is
+            missing from the batch. This is done if the spec has begun to select other rows, or if a
+            filtered table is refreshed.
+        allows_mass_deletes: whether tombstones may be appended for more than a tenth of the keys.
+            This is allowed if the spec has begun to select other rows, or if the source cannot
+            change while it is read.
     """
 
     window: Window
@@ -89,7 +90,7 @@ class PlannedBatch:
 
 
 def has_plain_cursor(plan: TablePlan, cursor: CursorField | None, stored: Cursor | None) -> bool:
-    """Returns whether a plain query for rows above the stored cursor would be possible."""
+    """Returns whether a simple query for rows above the stored cursor would be possible."""
     return (
         plan.table.progress is Progress.CURSOR
         and stored is not None
@@ -99,7 +100,7 @@ def has_plain_cursor(plan: TablePlan, cursor: CursorField | None, stored: Cursor
 
 
 def plan_window(sync: SyncContext, prior: PriorState) -> PlannedBatch:
-    """Plans the next batch of a normal sync, with the rows that changed since the stored cursor.
+    """Plans the next batch of a normal sync: the rows that have changed since the stored cursor.
 
     Raises:
         TableError: if the raw table cannot represent the source's columns, or if rows have a null
@@ -150,10 +151,10 @@ def plan_window(sync: SyncContext, prior: PriorState) -> PlannedBatch:
 
 
 def _is_filtered_refresh(plan: TablePlan) -> bool:
-    """Returns whether all rows of a filtered table are read because a user requested it.
+    """Returns whether the user requested a full refresh of a table that has a filter.
 
-    Rows that no longer match the filter must become tombstones, because no later sweep finds them:
-    the refresh has seen all transactions.
+    In such a refresh, rows that no longer match the filter must become tombstones. No later sync
+    would find them, because the refresh has already seen their transactions.
     """
     is_refreshed = plan.mode == FULL_REFRESH and plan.options.sync_mode != FULL_REFRESH
     return is_refreshed and bool(plan.table.selection)
@@ -168,10 +169,10 @@ def _describe_new_selection(plan: TablePlan) -> str:
 
 
 def _cannot_compare(plan: TablePlan, prior: PriorState, drift: Drift) -> bool:
-    """Returns whether rows cannot be compared with the raw table, which would get duplicates.
+    """Returns whether the raw table would get duplicates, because rows cannot be compared with it.
 
-    In a table without a key, whole rows are compared. So rows cannot be compared after the
-    `columns` option has changed which columns they have.
+    In a table without a key, whole rows are compared. This is impossible after a change of the
+    `columns` option, because the new rows then have other columns.
     """
     return (
         bool(drift.included or drift.excluded)
@@ -184,7 +185,7 @@ def _cannot_compare(plan: TablePlan, prior: PriorState, drift: Drift) -> bool:
 
 
 def _describe_new_columns(plan: TablePlan, snapshot: Snapshot, drift: Drift) -> str:
-    """Returns the warning for a table without a key whose option `columns` has changed.
+    """Returns the warning for a table that has no key and whose `columns` option has changed.
 
     Raises:
         TableError: if the source may no longer have all rows.
@@ -212,7 +213,7 @@ def _warn_of_lost_columns(sync: SyncContext, names: Sequence[str]) -> None:
 
 
 def plan_state(plan: TablePlan, prior: PriorState, bounds: Bounds, is_full: bool) -> TableState:
-    """Returns the state after publishing a window, without the boundary digest.
+    """Returns the state after a window is published, but without the boundary digest.
 
     Args:
         is_full: whether the batch reads all rows in a new generation.
@@ -236,11 +237,11 @@ def advance_state(
 ) -> TableState:
     """Returns the state after a sync that appended no row.
 
-    The raw table has all rows up to the upper bound, so the cursor may advance to this bound. If it
-    did not, every sync after a reset to an older cursor would reread these rows.
+    The raw table has all rows up to the upper bound, so the cursor may advance to this bound.
+    Otherwise, after a reset to an older cursor, every sync would reread these rows.
 
     Args:
-        is_resumed: whether the source resumes from its checkpoint, so that the checkpoint is stored
+        is_resumed: whether the source resumes from its checkpoint. If so, the checkpoint is stored
             even before the first batch.
     """
     before = prior.state
@@ -270,18 +271,18 @@ def choose_window(
 ) -> tuple[Window, Bounds]:
     """Determines the window and its bounds before any row is read.
 
-    A full read has no upper bound if the source may change during the read. Otherwise a row that is
-    updated between counting and reading would be above the bound and be missed. The stored cursor
-    is still the counted maximum, so the next window begins at this maximum.
+    A full read has no upper bound if the source may change during the read. With an upper bound, a
+    row that is updated after the bounds are queried would exceed the bound and be missed. The
+    stored cursor is still the highest cursor that was counted, so the next window begins there.
 
-    An ALTER does not change cursors. So if a column was added or renamed and rows below the window
-    have values in the column, all rows are reread. In a table without a key, the reread rows would
-    be appended beside their older versions, so the sync only warns.
+    An ALTER does not change cursors. So if a column was added or renamed, and rows outside the
+    window have values in this column, all rows are reread. In a table without a key, the reread
+    rows would be appended in addition to their older versions. So the sync only warns.
 
     Args:
         added: columns that were added to the source since the last batch.
-        included: those of the added columns that the spec excluded until now.
-        preview: whether no row will be read, so that the source need not prepare a read.
+        included: the added columns that the spec excluded until now.
+        preview: whether only the window is needed. If so, the source need not prepare to read rows.
 
     Raises:
         TableError: if rows have a null cursor and the spec forbids null cursors.
@@ -314,7 +315,7 @@ def choose_window(
 
 
 def build_window(plan: TablePlan, snapshot: Snapshot, prior: PriorState, lake: Lake) -> Window:
-    """Returns the window of a sync before the source lowers it and counts its rows."""
+    """Returns the window of a sync before the source extends it downwards and counts its rows."""
     is_full = plan.mode == FULL_REFRESH or prior.starts_over
     reads_everything = is_full or prior.state.cursor is None
     by_cursor = plan.table.progress is Progress.CURSOR
@@ -352,7 +353,7 @@ def find_clock_slack(plan: TablePlan) -> int | None:
 
 
 def _check_bounds(plan: TablePlan, prior: PriorState, bounds: Bounds, watch: Watch) -> None:
-    """Raises errors or warns about rows of the window according to the spec."""
+    """Raises an error or warns about rows of the window, depending on the options in the spec."""
     if bounds.nulls and plan.options.null_cursor == "fail":
         raise TableError(
             f"{format_count(bounds.nulls, 'row has', 'rows have')} no cursor "
@@ -392,7 +393,10 @@ def _find_full_window(
     added: Sequence[str],
     included: Sequence[str],
 ) -> Window | None:
-    """Returns a window of all rows if added columns have values outside the window, else None."""
+    """Returns a window of all rows if rows outside the window have values in added columns.
+
+    Otherwise returns None.
+    """
     if window.stored_cursor is None or not added:
         return None
     if plan.table.progress is not Progress.CURSOR:
@@ -409,14 +413,14 @@ def _find_full_window(
     )
     if inside is None:
         return full_window
-    # In this order, rows that are inserted between the two counts can only increase the second
-    # count.
+    # The order matters: rows that are inserted between the two counts can only increase the second
+    # one.
     everywhere = snapshot.count_values(plan.table, added, full_window, None) or 0
     return full_window if everywhere > inside else None
 
 
 def preview_table(plan: TablePlan, snapshot: Snapshot, stores: Stores) -> tuple[Window, Bounds]:
-    """Returns the window that a sync would read and its bounds. Writes nothing."""
+    """Returns the window that a sync would read, and its bounds. Writes nothing."""
     _, _, state = reconcile_state(plan, stores, Watch())
     check_masks(plan, stores.lake, state, lambda text: None)
     drift = plan_drift(stores.lake, plan.lake_table, plan.table.schema, plan.policy)
@@ -429,7 +433,7 @@ def preview_table(plan: TablePlan, snapshot: Snapshot, stores: Stores) -> tuple[
 
 
 def find_cursor_name(plan: TablePlan, prior: PriorState) -> str | None:
-    """Returns the cursor column's name, as in the raw table if only the case has changed."""
+    """Returns the cursor column's name. Keeps the stored spelling if only its case has changed."""
     before, cursor = prior.state.cursor_field, plan.cursor
     if before and cursor and before.lower() == cursor.name.lower():
         return before
@@ -439,7 +443,10 @@ def find_cursor_name(plan: TablePlan, prior: PriorState) -> str | None:
 def _open_raw_reader(
     plan: TablePlan, lake: Lake, prior: PriorState
 ) -> Callable[[Sequence[str]], DataFrame] | None:
-    """Returns a reader of the rows loaded since the newest full read, or None without a table."""
+    """Returns a function that reads the rows that were loaded since the last full read.
+
+    Returns None if there is no raw table.
+    """
     if not lake.exists(plan.lake_table):
         return None
     base = prior.state.base or prior.state.generation

@@ -26,7 +26,7 @@ class FirstRows:
 
     Attributes:
         table: the table as `source.table`.
-        rows: the rows with the columns of the source, not yet read.
+        rows: a lazy DataFrame of the rows, with the source's columns.
     """
 
     table: str
@@ -36,7 +36,7 @@ class FirstRows:
 def read_first_rows(
     pipeline: Pipeline, table: str, limit: int
 ) -> Iterator[FirstRows | LoaderError]:
-    """Yields the first rows of each table that a name or pattern selects, or its error.
+    """Yields the first rows, or the error, of each table that a name or pattern selects.
 
     The source stays open until the next table is requested.
 
@@ -66,10 +66,10 @@ def read_first_rows(
 
 
 def read_rows(plan: TablePlan, snapshot: Snapshot, lake: Lake, limit: int) -> DataFrame:
-    """Returns the first rows of a table, not yet read.
+    """Returns the first rows of a table as a lazy DataFrame.
 
     Raises:
-        TableError: if a connector delivers the table.
+        TableError: if a connector pushes the table's rows, so that they cannot be queried.
     """
     if snapshot.delivers:
         raise TableError(

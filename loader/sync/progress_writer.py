@@ -1,8 +1,8 @@
-"""Writes the states of many tables in one commit and their ledger rows in another commit.
+"""Writes the states of many tables in one commit, and their ledger rows in a second commit.
 
-A table's data commit also contains the table's state and ledger row. If the loader crashes before
-these are written to their stores, the next run recovers them from the commit. A table stays locked
-until both are written, so that no other run recovers them concurrently.
+The data commit of each table also contains the table's state and ledger row. If the loader crashes
+before these are written to their stores, the next run recovers them from the data commit. A table
+stays locked until both are written, so that no other run recovers them concurrently.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from loader.sync.sync_context import SyncContext
 _log = logging.getLogger("loader")
 
 IDLE_SECONDS = 60
-"""The minimum number of seconds between two ledger rows of a table that has nothing new."""
+"""The minimum time in seconds between two "nothing new" ledger rows of the same table."""
 _MAX_FAILURES = 3
-"""The writer gives up after this number of states that could not be stored individually."""
+"""If states are stored individually, the writer gives up after this number of failures."""
 
 
 @dataclass
@@ -40,8 +40,8 @@ class Entry:
     Attributes:
         state: the new state; None if it has not changed.
         record: the ledger row.
-        total: the sum of the sync's batches, to show to the user.
-        error: the exception raised by the first failed step; None if no step has failed.
+        total: the sum of the sync's batches, which is shown to the user.
+        error: the exception that the first failed step raised; None if no step has failed.
     """
 
     sync: SyncContext
@@ -60,7 +60,7 @@ class Entry:
 
     @property
     def state_location(self) -> Hashable:
-        """An identifier of the store. Entries with the same store can share a commit."""
+        """An identifier of the state store. Entries with the same store can share a commit."""
         state = self.sync.stores.state
         if isinstance(state, LakeState):
             return state.lake.schema, state.table
@@ -68,12 +68,12 @@ class Entry:
 
 
 class ProgressWriter:
-    """A collector that writes the progress of a run's tables.
+    """Collects the progress of a run's tables and writes it.
 
     Args:
-        idle_since: the time of each table's last ledger row if its status is "nothing new". Such
-            rows are not repeated soon, because otherwise a loop that runs every second would fill
-            the ledger with them.
+        idle_since: for each table whose last ledger row has the status "nothing new", the time of
+            this row. Such rows are not repeated for some time, because a loop that runs every
+            second would otherwise fill the ledger with them.
     """
 
     def __init__(self, idle_since: dict[tuple[str, str], float] | None = None) -> None:
@@ -83,7 +83,7 @@ class ProgressWriter:
         self._since = 0.0
 
     def seconds_waiting(self) -> float:
-        """Returns the age in seconds of the oldest unwritten entry."""
+        """Returns the age of the oldest unwritten entry in seconds."""
         with self._adding:
             return time.monotonic() - self._since if self._entries else 0.0
 
@@ -140,7 +140,10 @@ class ProgressWriter:
             self._record_group(group)
 
     def _store_group(self, entries: Sequence[Entry]) -> None:
-        """Stores states in one commit, or individually if one of the states may be faulty."""
+        """Stores states in one commit. If this fails, stores each state individually.
+
+        So one faulty state does not prevent the others from being stored.
+        """
         confirmed = _keep_locked(entries)
         if not confirmed:
             return
@@ -191,10 +194,10 @@ class ProgressWriter:
 
 
 def _can_write_in_parallel(entries: Sequence[Entry]) -> bool:
-    """Returns whether state and ledger can be written in parallel, as commits to a lake.
+    """Returns whether states and ledger rows can be written in parallel.
 
-    If a crash prevents one of the writes, the next run recovers it. Fault injection requires a
-    fixed order.
+    Both must be tables of a lake. If a crash prevents one of the writes, the next run recovers it.
+    Fault injection requires a fixed order.
     """
     return any(entry.state is not None for entry in entries) and all(
         isinstance(entry.sync.stores.state, LakeState) and entry.sync.watch.steps is None
@@ -203,7 +206,7 @@ def _can_write_in_parallel(entries: Sequence[Entry]) -> bool:
 
 
 def _keep_locked(entries: Iterable[Entry]) -> list[Entry]:
-    """Returns the entries whose tables are still locked by this run. Sets the others' errors."""
+    """Returns the entries whose tables this run still locks. Sets the errors of the others."""
     waiting = [entry for entry in entries if entry.error is None]
     for entry, error in zip(waiting, confirm_all([e.sync.lease for e in waiting]), strict=True):
         entry.error = error

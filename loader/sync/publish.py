@@ -27,14 +27,14 @@ from loader.sync.sync_context import SyncContext
 def publish(sync: SyncContext, batch: Batch) -> tuple[Batch, Commit | None]:
     """Appends a batch, its state and its ledger row in one commit.
 
-    Creates the raw table even for a batch without rows, because models read the table.
+    Creates the raw table even if the batch has no rows, because models read the table.
 
     Returns:
-        The batch as published, and its commit, which is None if the batch has no rows.
+        The batch as it was published, and its commit. The commit is None if the batch has no rows.
 
     Raises:
         TableError: if the raw table cannot represent the source's columns, if rows are missing, or
-            if the run was stopped. In all cases, the batch stays invisible to readers.
+            if the run was stopped. In all these cases, the batch stays invisible to readers.
     """
     plan, lake = sync.plan, sync.lake
     if batch.rows is None:
@@ -69,17 +69,17 @@ def publish(sync: SyncContext, batch: Batch) -> tuple[Batch, Commit | None]:
 
 
 def _stage(sync: SyncContext, batch: Batch, rows: DataFrame) -> int:
-    """Stages a batch with its state and its ledger row. Returns the staged snapshot."""
+    """Stages a batch with its state and its ledger row. Returns the id of the staged snapshot."""
     facts = {"state": batch.state.to_json(), "sync": batch.record.to_dict()}
     return stage_batch(sync.lake, sync.plan.lake_table, rows, batch.state.batch, facts)
 
 
 def _misses_cursor(sync: SyncContext, batch: Batch, staged: int, rows_staged: int) -> bool:
-    """Returns whether counted rows are missing, and no staged row is at the cursor to store.
+    """Returns whether counted rows are missing and no staged row reaches the cursor to store.
 
-    Without a snapshot of the source, the highest rows may have been updated or deleted since they
-    were counted. The table may also have been emptied, to be filled again with rows below that
-    cursor.
+    This is possible if the source has no snapshots: the highest rows may have been updated or
+    deleted since they were counted. The table may even have been emptied, and may then be filled
+    with rows below that cursor.
     """
     plan, cursor, counted = sync.plan, batch.state.cursor, batch.counted_rows
     if counted is None or not 0 < rows_staged < counted or cursor is None or plan.cursor is None:
@@ -90,7 +90,7 @@ def _misses_cursor(sync: SyncContext, batch: Batch, staged: int, rows_staged: in
 
 
 def _stage_with_lower_cursor(sync: SyncContext, batch: Batch, staged: int) -> tuple[Batch, int]:
-    """Restages a batch with the cursor that its rows have reached."""
+    """Stages a batch again, with the cursor that its rows have actually reached."""
     lake, table = sync.lake, sync.plan.lake_table
     rows = read_staged(lake, table, staged, batch.state.batch)
     cursor = batch.find_cursor(rows)
@@ -105,11 +105,11 @@ def _stage_with_lower_cursor(sync: SyncContext, batch: Batch, staged: int) -> tu
 
 
 def _finish_without_rows(sync: SyncContext, batch: Batch) -> None:
-    """Creates a missing raw table, and stores which columns the spec excludes."""
+    """Creates the raw table if it is missing, and stores which columns the spec excludes."""
     plan, lake, drift = sync.plan, sync.lake, batch.drift
     ensure_raw_table(sync, batch.state.batch)
     if drift.raw is None or drift.idle.excluded == drift.before.excluded or not plan.key:
-        # Without a key, the next rows begin a new generation because the selected columns changed.
+        # If there is no key, the next rows begin a new generation if the columns have changed.
         return
     sync.lease.confirm()
     lake.set_properties(plan.lake_table, {property_of(plan.policy.source): drift.idle.text})
@@ -140,10 +140,10 @@ def _prepare_table(sync: SyncContext, batch: Batch, rows: DataFrame) -> DataFram
 
 
 def ensure_raw_table(sync: SyncContext, batch: int) -> None:
-    """Creates a missing raw table, even for a source without rows, because models read it.
+    """Creates the raw table if it is missing. Models read it even if the source has no rows.
 
     Args:
-        batch: the number that the table's first batch gets.
+        batch: the number of the table's first batch.
     """
     plan, lake = sync.plan, sync.lake
     if lake.exists(plan.lake_table):

@@ -1,4 +1,4 @@
-"""Finds raw tables whose rows another program has pushed.
+"""Finds raw tables whose rows were pushed by another program.
 
 The sources of these tables are not in the spec. Each pushed raw table has a property with the key
 that the other program declared. Commands find the tables by this property.
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 REMEDY = describe_remedy("Pushes of other programs", STATES)
 PUSHED = "pushed tables"
-"""The location of pushed sources in messages, because the spec has no document for them."""
+"""The location of pushed sources in messages. The spec has no document for such sources."""
 
 _PROPERTY = "strandline.served"
 """The table property that contains the key and says whether a batch contains all rows."""
@@ -50,7 +50,7 @@ class PushedTable:
 
     Attributes:
         name: the table's name in the program.
-        primary_key: the key columns; empty to keep the recorded key.
+        primary_key: the key columns. If this is empty, the recorded key is kept.
         is_whole: whether the batch contains all rows of the table.
     """
 
@@ -85,8 +85,8 @@ def add_pushed_tables(pipeline: Pipeline, where: str, warn: Callable[[str, str],
     """Adds the pushed tables of a spec's lakes to a pipeline's sources.
 
     If a source of the spec has since loaded such a table, the table belongs to that source. If the
-    spec has sources, an unreadable lake is skipped, because the commands that need it report the
-    error. Errors of unreadable tables are added to
+    spec has sources, an unreadable lake is skipped, because the commands that need the lake report
+    the error. The errors of unreadable tables are added to
     :attr:`loader.sync.pipeline.Pipeline.unreadable`.
 
     Args:
@@ -139,7 +139,7 @@ def _build_no_source_error(where: str) -> LoaderError:
 
 
 def _list_lakes(spec: Spec) -> list[LakeDestination]:
-    """Returns the distinct lakes of a spec that this process's Spark session can read."""
+    """Returns those lakes of a spec that the Spark session of this process can read."""
     every = [lake for lake in spec.destinations if isinstance(lake, LakeDestination)]
     used = [spec.destination(source.destinations[0]).lake for source in spec.sources]
     target = next(((lake.profile, lake.target) for lake in (*used, *(e.lake for e in every))), None)
@@ -153,9 +153,9 @@ def _list_lakes(spec: Spec) -> list[LakeDestination]:
 def _read_properties(
     lake: Lake,
 ) -> tuple[dict[str, dict[str, dict[str, Any]]], dict[str, Exception]]:
-    """Reads the properties of all pushed tables by source and table.
+    """Reads the properties of all pushed tables, keyed by source and table.
 
-    Also returns the error for each unreadable table, because such a table may be a pushed table.
+    Also returns the error for each unreadable table, because it may be a pushed table.
     """
     properties_by_source: dict[str, dict[str, dict[str, Any]]] = {}
     if not _has_state_table(lake):
@@ -190,7 +190,7 @@ def _read_property(lake: Lake, table: str) -> dict[str, Any] | None:
 
 
 class PushedSource(Source):
-    """A source whose rows are pushed. Its tables are described by the raw tables."""
+    """A source whose rows are pushed. Its raw tables are the only description of its tables."""
 
     def __init__(
         self, name: str, lake: Lake, properties: Mapping[str, Mapping[str, Any]], folder: Path
@@ -201,7 +201,7 @@ class PushedSource(Source):
 
     @property
     def table_options(self) -> Mapping[str, TableOptions]:
-        """The options that correspond to the tables' properties."""
+        """The options of each table, derived from the property of its raw table."""
         return {
             name: TableOptions(
                 sync_mode="full_refresh" if properties["whole"] else "incremental",
@@ -215,7 +215,7 @@ class PushedSource(Source):
         return [TableRef(name) for name in sorted(self._said)]
 
     def describe(self, ref: TableRef) -> SourceTable:
-        """Describes a table by the columns of its raw table."""
+        """Describes a table with the columns of its raw table and the recorded key."""
         schema = self.lake.schema_of(in_the_lake(ref.name))
         bookkeeping_columns = {name.lower() for name in COLUMNS}
         columns = type(schema)(
@@ -226,7 +226,7 @@ class PushedSource(Source):
 
     @contextmanager
     def snapshot(self, tables: Sequence[SourceTable]) -> Iterator[Snapshot]:
-        """Raises an error, because the source has no rows to read."""
+        """Raises an error, because the rows are pushed and cannot be read from a source."""
         yield self._refuse()
 
     def _refuse(self) -> NoReturn:

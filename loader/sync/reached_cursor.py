@@ -1,4 +1,4 @@
-"""Finds the cursor that a read has reached if some of the counted rows have vanished since."""
+"""Finds the cursor that a read has reached if some of the counted rows have since vanished."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from loader.sync.plan_window import PlannedBatch
 def find_reached_cursor(planned: PlannedBatch, rows: DataFrame) -> Cursor | None:
     """Returns the cursor to store if some of the counted rows are missing.
 
-    This is the lower of two cursors: the planned cursor and the highest cursor that was read. A
-    source without a snapshot may have been emptied, to be filled again with rows below the counted
-    cursor. The cursor is not lowered if it is a collated text, because only the source can order
-    such strings.
+    This is the planned cursor or the highest cursor that was read, whichever is lower. A source
+    without snapshots may have been emptied, and may then be filled with rows below the planned
+    cursor. If the cursor is a collated string, rows cannot be compared here, because only the
+    source can order such strings. Then the planned cursor is kept only if a row with it was read.
 
     Args:
         rows: the rows that were read.

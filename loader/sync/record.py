@@ -1,4 +1,4 @@
-"""Records a batch's state and then its ledger row. Recovery completes this after a crash."""
+"""Records a batch's state and then its ledger row. After a crash, recovery writes both."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def record(
         commit: the batch's commit; None if nothing was appended.
 
     Returns:
-        The prior state of the next batch. After the sync's last batch, also the sum of all ledger
-        rows; else None.
+        The prior state of the next batch, and the sum of all ledger rows. The sum is None unless
+        this is the sync's last batch.
     """
     row = batch.record
     redelivered = row.rows_redelivered or 0
@@ -32,7 +32,7 @@ def record(
             snapshot_id=commit.snapshot_id,
         )
     else:
-        # If all counted rows have vanished from the source, the sync has not reached their cursor.
+        # If all counted rows have vanished from the source, the sync did not reach their cursor.
         has_vanished = batch.rows is not None and batch.counted_rows
         state = prior.state if has_vanished else batch.idle_state
         row = row.finish(

@@ -27,13 +27,13 @@ class PriorState:
     Attributes:
         next_batch: the number of the next batch. Sources that share a raw table share batch
             numbers.
-        has_begun: whether the source ever published a batch, even if the raw table no longer
+        has_begun: whether the source has ever published a batch, even if the raw table no longer
             contains it.
         total: the sum of this sync's batches so far; None before the first batch.
-        has_new_selection: whether the spec's row selection differs from that of the last sync,
-            because the source's filter or query was changed.
-        has_new_columns: whether rows in the raw table have other columns than the source's rows and
-            cannot be compared with them, because the table has no key.
+        has_new_selection: whether the spec selects other rows than at the last sync, because the
+            table's filter or query was changed.
+        has_new_columns: whether the rows in the raw table have other columns than the source's
+            rows. If so, they cannot be compared, because the table has no key.
     """
 
     state: TableState
@@ -47,8 +47,8 @@ class PriorState:
     def starts_over(self) -> bool:
         """Returns whether all rows are read again.
 
-        If so, the raw table no longer has its batches, lacks rows that the spec now selects, or has
-        rows that cannot be compared with the source's rows.
+        This is necessary if the raw table no longer contains the source's batches, if it may lack
+        rows that the spec now selects, or if its rows cannot be compared with the source's rows.
         """
         return (
             (self.state.batch == 0 and self.has_begun)
@@ -70,20 +70,19 @@ class PriorState:
 
     @property
     def partial_selection(self) -> str:
-        """The selection to store with a sync that does not append all rows.
+        """The selection to store after a sync that does not append all rows.
 
-        If the spec has begun to select other rows, the raw table afterwards has rows of both
-        selections. So the next sync must read all rows, even if the spec then selects the former
-        rows again.
+        If the spec has begun to select other rows, the raw table then has rows of both selections.
+        So the next sync must read all rows, even if the spec has returned to the earlier selection.
         """
         return MIXED if self.has_new_selection else self.state.selection
 
 
 def recover(sync: SyncContext) -> PriorState:
-    """Updates state and ledger from the newest data commit, and deletes unpublished staged files.
+    """Updates state and ledger from the newest data commit, and deletes staged, unpublished files.
 
     Raises:
-        StateError: if the data is newer than the state and no commit contains the cursor.
+        StateError: if the data is newer than the state, and no commit contains the cursor.
     """
     plan, stores = sync.plan, sync.stores
     stores.confirm()
@@ -138,10 +137,10 @@ def recover(sync: SyncContext) -> PriorState:
 
 
 def is_selection_new(plan: TablePlan, state: TableState) -> bool:
-    """Returns whether the spec's row selection differs from that of the last sync.
+    """Returns whether the spec selects other rows than at the last sync.
 
-    After a reset of the state, this is assumed for tables with a key, because the raw table may
-    have keys that are no longer selected.
+    If the state was reset, this is assumed for tables with a key, because the raw table may contain
+    keys that are no longer selected.
     """
     if not plan.key and state.was_reset(plan.table.selection):
         return False
@@ -149,10 +148,10 @@ def is_selection_new(plan: TablePlan, state: TableState) -> bool:
 
 
 def build_request(plan: TablePlan, stores: Stores) -> Request | None:
-    """Returns the request for a source that pushes its rows, or None on errors.
+    """Returns the request to send to a source that pushes its rows, or None on errors.
 
-    Writes nothing. Later, :func:`recover` computes and writes the same state, or reports the same
-    error.
+    Writes nothing. Afterwards, :func:`recover` computes the same state and writes it, or reports
+    the same error.
     """
     try:
         _, own_commit, state = reconcile_state(plan, stores, Watch())
@@ -178,12 +177,12 @@ def build_request(plan: TablePlan, stores: Stores) -> Request | None:
 def reconcile_state(
     plan: TablePlan, stores: Stores, watch: Watch, progress: StoredProgress | None = None
 ) -> tuple[Commit, Commit, TableState | None]:
-    """Returns the newest data commit, the source's newest commit, and the state.
+    """Returns the newest data commit, the newest commit of the plan's source, and the state.
 
     The state is None if it belongs to the raw table of another lake.
 
     Args:
-        progress: the stored progress of the table; by default it is read.
+        progress: the stored progress of the table; if None, it is read.
 
     Raises:
         TableError: if the raw table belongs to another source or to another table of this source.
@@ -197,8 +196,8 @@ def reconcile_state(
         own_commit = newest_commit(lake, table, (plan.source,)) if plan.is_shared else newest
     progress = progress or load_progress([plan], stores)
     state = progress.find_state(plan, lambda text: watch.warn(plan.name, text))
-    # Without a commit of this source, the raw table was dropped and created again. Then `recover`
-    # keeps the generation of the state.
+    # If the raw table has no commit of this source, it was dropped and recreated. `recover` then
+    # keeps the generation from the state.
     is_dropped = state is not None and state.batch > own_commit.batch == 0
     if state is not None and not is_dropped and stores.is_foreign(plan.name, state):
         watch.warn(

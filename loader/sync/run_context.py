@@ -43,13 +43,13 @@ class Steps(Protocol):
 
 
 class Watch:
-    """A forwarder of progress to a listener, with a `stopped` flag that stops the run.
+    """Forwards progress to a listener. Setting its `stopped` flag stops the run.
 
-    A stopped run exits before the next publish. The logger ``loader`` also receives phases (DEBUG)
-    and warnings (WARNING).
+    A stopped run ends before it publishes the next batch. Phases (DEBUG) and warnings (WARNING) are
+    also sent to the ``loader`` logger.
 
     Attributes:
-        redact: removes secrets from log messages; each run sets its spec's redactor.
+        redact: removes secrets from log messages. Each run sets it to its spec's redactor.
     """
 
     def __init__(self, listener: Listener | None = None, steps: Steps | None = None) -> None:
@@ -60,7 +60,7 @@ class Watch:
 
     @property
     def keeps_tables_apart(self) -> bool:
-        """Returns whether tables must not wait for each other, because of several crash points."""
+        """Whether tables must not wait for each other, because there are several crash points."""
         return bool(getattr(self.steps, "has_several_points", False))
 
     def report_step(self, step: str, table: str) -> None:
@@ -69,7 +69,7 @@ class Watch:
             self.steps.report_step(step, table)
 
     def report_phase(self, table: str, phase: str, rows: int | None = None) -> None:
-        """Reports that a table has entered a phase, after :meth:`check_interruption`."""
+        """Calls :meth:`check_interruption` and then reports that a table has entered a phase."""
         self.check_interruption(table)
         _log.debug("%s: %s", table, phase)
         self.listener.report_phase(table, phase, rows)

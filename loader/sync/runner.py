@@ -1,8 +1,8 @@
-"""Syncs many tables in parallel. A failed table does not stop other tables.
+"""Syncs many tables in parallel. If one table fails, the other tables are still synced.
 
-Sources that share a raw table are synced sequentially, because only one source may write the table
-at a time. The run acquires the table's lease once, before it opens the first source's snapshot. It
-releases the lease after the last source.
+Sources that share a raw table are synced one after the other, because only one source at a time may
+write to the table. The run acquires the table's lease once, before it opens the snapshot of the
+first source, and releases it after the last source.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ChooseWork = Callable[[SyncContext], Work | None]
 """A function that returns the work for a table, or None for the run's usual work."""
 
 RECORD_SECONDS = 60.0
-"""How many seconds a finished table's progress waits to be written with other tables' progress."""
+"""The maximum time in seconds before the progress of finished tables is written together."""
 
 
 _log = logging.getLogger("loader")
@@ -58,7 +58,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Preview:
-    """The result of a dry run, with the window that a sync would read and its bounds."""
+    """The result of a dry run: the window that a sync would read, and its bounds."""
 
     plan: TablePlan
     window: Window
@@ -66,7 +66,7 @@ class Preview:
 
 
 _warmed_up = threading.Event()
-"""Set once a run of this process has started to warm up the JVM."""
+"""Set as soon as a run in this process has started to warm up the JVM."""
 
 
 def run_tables(
@@ -81,10 +81,10 @@ def run_tables(
     """Syncs the selected tables and yields each outcome as soon as the table's sync has finished.
 
     Args:
-        concurrency: the number of tables to sync in parallel; by default the spec's setting.
+        concurrency: the number of tables to sync in parallel. The default is the spec's setting.
         work: the function to call for each table after it is locked and its source is open.
-        choose_work: replaces `work` for some tables, for example if some of a table's buckets are
-            reconciled after the sync (:class:`loader.reconcile.rotation.Rotation`).
+        choose_work: returns a function to call instead of `work`, or None. For example,
+            :class:`loader.reconcile.rotation.Rotation` reconciles some buckets after the sync.
 
     Raises:
         SpecError: if a selection matches nothing.
@@ -137,9 +137,9 @@ def record_failure(
 
     Args:
         table: the table's name in the lake.
-        run_id: the id of the run; by default a new id.
-        plan: the table's plan; None if it could not be planned.
-        started: the start of the attempt; by default now.
+        run_id: the id of the run. By default, a new id is created.
+        plan: the table's plan; None if the table could not be planned.
+        started: the time at which the attempt started. The default is the current time.
     """
     name = f"{source.name}.{table}"
     redacted = pipeline.redact_error(error, f"table {name}")
@@ -173,7 +173,7 @@ def count_workers(pipeline: Pipeline, concurrency: int | None) -> int:
     configured = [source.concurrency for source in pipeline.spec.sources if source.concurrency]
     if concurrency or configured:
         return concurrency or max(configured)
-    # A sync spends about half of its time waiting for its database and for files.
+    # A sync spends about half of its time waiting for the database and for files.
     return max(1, min(4, 2 * int(pipeline.spark.sparkContext.defaultParallelism)))
 
 
@@ -205,9 +205,9 @@ class _Run:
         self.workers = workers
         self.id = create_run_id()
         self.writer = ProgressWriter(pipeline.idle_since)
-        # Progress is written separately for the chunks of a backfill, for tables with fault
-        # injection, and for sources that share a raw table, because each source reads the previous
-        # source's ledger row.
+        # Progress is not written together for the chunks of a backfill, or if fault injection has
+        # several crash points. Neither is it for sources that share a raw table, because each
+        # source reads the ledger row of the previous one.
         self.writes_together = work is sync_table and not watch.keeps_tables_apart
         self.slots = threading.Semaphore(workers)
         self.shared_leases: dict[str, SharedLease] = {}
@@ -248,7 +248,7 @@ class _Run:
                 yield from self._write_outcomes()
 
     def _prepare_stores(self, part: PlannedSource) -> LoaderError | None:
-        """Prepares a source's stores. Returns the error, if any, that all its tables then have."""
+        """Prepares a source's stores. Returns None, or an error that applies to all its tables."""
         try:
             self.pipeline.prepare(part.spec)
         except Exception as problem:
@@ -262,12 +262,13 @@ class _Run:
     def _lock_tables(
         self, part: PlannedSource, sharing: Mapping[str, int], opened: ExitStack
     ) -> Generator[Outcome, None, list[tuple[TablePlan, Lease]]]:
-        """Locks a source's tables in one commit, and reuses the leases of shared tables.
+        """Locks a source's tables in one commit. Reuses the leases of shared tables.
 
-        Yields an outcome for each table that cannot be locked. Returns the locked tables.
+        Yields an outcome for each table that cannot be locked. Returns the locked tables with their
+        leases.
 
         Args:
-            sharing: the number of the run's tables that are loaded into each raw table.
+            sharing: maps each raw table to the number of the run's tables that are loaded into it.
         """
         raws = [self.pipeline.name_raw_table(part.spec, plan) for plan in part.plans]
         shared = [self.shared_leases.get(raw) for raw in raws]
@@ -303,7 +304,7 @@ class _Run:
         waiting: ExitStack,
         pool: ThreadPoolExecutor,
     ) -> Iterator[Outcome]:
-        """Opens a source, submits its locked tables to threads, and yields failures."""
+        """Opens a source and submits its locked tables to threads. Yields only failures."""
         stores = self.pipeline.open_stores(part.spec)
         unshared = [plan for plan, lease in locks if not isinstance(lease, LeaseTurn)]
         progress = None
@@ -315,7 +316,7 @@ class _Run:
             snapshot = opened.enter_context(part.source.snapshot([plan.table for plan, _ in locks]))
             snapshot.use_marks(partial(self.pipeline.find_marks, part.spec))
             if snapshot.delivers and self.work is sync_table:
-                # Each table needs a thread, in which it waits for the rows that the source pushes.
+                # Each table needs its own thread to wait for the rows that the source pushes.
                 pool = waiting.enter_context(ThreadPoolExecutor(len(locks)))
                 requests = (build_request(plan, stores) for plan, _ in locks)
                 snapshot.begin([request for request in requests if request is not None], self.watch)
@@ -349,7 +350,7 @@ class _Run:
             with self.pipeline.lend_stores(source) as stores:
                 sync = _use_stores(sync, replace(stores, confirm=lease.confirm))
                 work = self.choose_work(sync) if self.choose_work is not None else None
-                if work is not None:  # may publish several batches, each of which recovers the last
+                if work is not None:  # may publish several batches, each after a new recovery
                     sync = replace(sync, defer_progress=None, progress=None)
                 with self.pipeline.track_table(plan.name):
                     record = (work or self.work)(sync)
@@ -363,7 +364,7 @@ class _Run:
         return _report_success(plan, record)
 
     def _write_outcomes(self) -> Iterator[Outcome]:
-        """Writes state and ledger of the finished tables and yields the outcomes."""
+        """Writes the states and ledger rows of the finished tables, and yields their outcomes."""
         for entry in self.writer.write():
             if entry.error is None:
                 yield _report_success(entry.sync.plan, entry.total)
@@ -379,10 +380,10 @@ class _Run:
 
 
 class SharedLease:
-    """A lease that several sources of a run use sequentially.
+    """A lease that several sources of a run use one after the other.
 
     Args:
-        lease: the acquired lease of the raw table.
+        lease: the lease of the raw table, already acquired.
         count: the number of sources that use the lease.
     """
 
@@ -393,7 +394,7 @@ class SharedLease:
         self._count_lock = threading.Lock()
 
     def end_use(self) -> None:
-        """Releases the lease after its last use."""
+        """Counts one use as ended, and releases the lease after the last use."""
         with self._count_lock:
             self._left -= 1
             is_last = self._left == 0
@@ -402,7 +403,7 @@ class SharedLease:
 
 
 class LeaseTurn(Lease):
-    """One source's use of a shared lease. It has the interface of a lease."""
+    """One source's use of a shared lease. It has the same interface as a lease."""
 
     def __init__(self, shared: SharedLease) -> None:
         self.table = shared.lease.table
@@ -413,7 +414,7 @@ class LeaseTurn(Lease):
         self._is_acquired = False
 
     def acquire(self, tell: Callable[[str], None] | None = None) -> str | None:
-        """Waits for other sources to end their use of the lease."""
+        """Waits until no other source uses the lease."""
         self._shared.busy.acquire()
         self._is_acquired = True
         return None
@@ -422,7 +423,7 @@ class LeaseTurn(Lease):
         self._shared.lease.confirm()
 
     def release(self) -> None:
-        """Ends this use of the lease, and releases the lease after the last use. Idempotent."""
+        """Ends this use. Releases the shared lease if it was the last use. Idempotent."""
         if self._is_acquired:
             self._is_acquired = False
             self._shared.busy.release()
@@ -434,14 +435,14 @@ class LeaseTurn(Lease):
 def lock_all(
     plans: Sequence[TablePlan], lake: Lake, watch: Watch, run_id: str, heartbeat: list[Lease]
 ) -> list[Lease | Exception]:
-    """Locks tables for this run. Returns each table's lease or error.
+    """Locks tables for this run. Returns a lease or an error for each table.
 
     Acquires all leases in one commit, before the source's snapshot is opened.
 
     Args:
         heartbeat: the list of leases for which the run writes heartbeats. This function adds the
-            new leases before it waits for runs that may be dead, because the wait may take longer
-            than another machine waits for a heartbeat.
+            new leases to it before it waits for runs that may be dead. Otherwise other machines
+            could consider this run dead, because the wait may exceed their heartbeat timeout.
     """
     results: dict[int, Lease | Exception] = {}
     leases: dict[int, Lease] = {}
@@ -461,10 +462,10 @@ def lock_all(
 
 
 def _use_stores(sync: SyncContext, stores: Stores) -> SyncContext:
-    """Returns a sync with the stores of its thread.
+    """Returns a copy of a sync that uses the stores of its thread.
 
-    Its progress may be written later, when another table stages rows in the session of this thread.
-    So it is written with the stores of the whole run.
+    If its progress is deferred, another table may be staging rows in this thread's session when the
+    progress is written. So it is written with the stores of the whole run.
     """
     defer_progress = sync.defer_progress
     if defer_progress is None:
@@ -484,7 +485,7 @@ def _report_success(plan: TablePlan, record: SyncRecord | None) -> Outcome:
 
 
 def _unlock(lease: Lease) -> None:
-    """Unlocks a table. An error, such as an unreachable catalog, is only logged."""
+    """Unlocks a table. Errors, such as an unreachable catalog, are only logged."""
     try:
         lease.release()
     except Exception as error:

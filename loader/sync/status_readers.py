@@ -1,7 +1,7 @@
-"""Reads state, ledger and comparisons without Spark, if possible, for commands that start no run.
+"""Reads state, ledger and comparisons for commands that start no run, without Spark if possible.
 
 The lake that `loader init` creates is a local folder. In such a lake, pyiceberg reads these tables
-in less than a second. Other lakes need a Spark session. Both readers return the same rows.
+in less than a second. Other lakes need a Spark session. Both kinds of readers return the same rows.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ _COMPARISONS = {
 
 @dataclass(frozen=True)
 class TableComparison:
-    """The results of comparing a table by `loader reconcile` and by the `reconcile` option.
+    """The results of comparing a table with `loader reconcile` or with the `reconcile` option.
 
     Attributes:
-        compared_since: the time since which all keys have been compared, in microseconds. None if
-            some keys have never been compared, or their differences were not repaired.
-        unrepaired: the number of differences that the last comparison of each key found and that
+        compared_since: a time in microseconds. Since this time, all keys have been compared. None
+            if some keys have never been compared, or if their differences were not repaired.
+        unrepaired: the number of differences that the last comparison of each key found but that
             were not repaired.
     """
 
@@ -92,11 +92,11 @@ class LedgerReader(Protocol):
     """A reader of the ledger, which :class:`loader.lake.ledger.Ledger` implements."""
 
     def newest(self) -> list[dict[str, Any]]:
-        """Returns each table's last successful attempt and last attempt."""
+        """Returns the last attempt and the last successful attempt of each table, in one row."""
 
 
 class ComparisonReader(Protocol):
-    """A reader of the comparisons of `loader reconcile` and of the `reconcile` option."""
+    """A reader of the comparisons by `loader reconcile` and by the `reconcile` option."""
 
     def by_table(self) -> dict[tuple[str, str], TableComparison]:
         """Returns the comparisons of each table that was ever compared, by source and name."""
@@ -118,12 +118,12 @@ class StatusReaders:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The current and former names of the source. The next sync renames the state."""
+        """The current and former names of the source, because the state may have a former name."""
         return self.source.name, *self.source.formerly
 
 
 def list_readers_by_spark(pipeline: Pipeline) -> list[StatusReaders]:
-    """Returns the readers for all sources of a pipeline."""
+    """Returns readers that use Spark, for all sources of a pipeline."""
     readers = []
     for source, _ in pipeline.sources:
         stores = pipeline.open_stores(source)
@@ -135,7 +135,9 @@ def list_readers_by_spark(pipeline: Pipeline) -> list[StatusReaders]:
 
 
 def list_readers_in_folder(spec: Spec, profile: Profile) -> list[StatusReaders]:
-    """Returns the readers for all sources of a spec. Their methods may raise SparkNeededError.
+    """Returns readers that do not use Spark, for all sources of a spec.
+
+    Their methods may raise SparkNeededError.
 
     Raises:
         SparkNeededError: if other programs may have pushed tables, which only Spark can list.
@@ -150,7 +152,7 @@ def list_readers_in_folder(spec: Spec, profile: Profile) -> list[StatusReaders]:
 
 
 def list_state_readers(readers: Iterable[StatusReaders]) -> list[StateReader]:
-    """Returns the sources' distinct state backends."""
+    """Returns a reader for each distinct state backend of the sources."""
     backends = {each.source.state_location: each.state for each in reversed([*readers])}
     return list(backends.values())[::-1]
 
@@ -187,8 +189,8 @@ class FolderState:
         stored = self.tables.read(self.table, _STATE)
         rows = stored.to_pylist() if stored is not None else []
         rows = [row for row in rows if key in (None, row["key"])]
-        # Three stable sorts order the rows by key, then by descending version, then by descending
-        # time.
+        # The sorts are stable, so the rows are ordered by key, then by descending version, then by
+        # descending time.
         rows.sort(key=lambda row: (row["updated_at"] is not None, row["updated_at"]), reverse=True)
         rows.sort(key=lambda row: row["version"] or 0, reverse=True)
         rows.sort(key=lambda row: row["key"] or "")
@@ -325,13 +327,13 @@ class LakeComparisons:
 def _summarize(
     buckets: Iterable[tuple[str, str, int, int | None, int, int]],
 ) -> dict[tuple[str, str], TableComparison]:
-    """Returns the comparisons of each table, by source and name.
+    """Returns the comparison of each table, keyed by source and name.
 
     Args:
-        buckets: one tuple for each bucket, with the source, the table, the number of buckets, the
-            last time when the bucket had no unrepaired difference, the time of its last comparison,
-            and the number of unrepaired differences that this comparison found. Times are in
-            microseconds.
+        buckets: one tuple for each bucket. It contains the source, the table, the number of
+            buckets, the last time at which the bucket had no unrepaired difference, the time of its
+            last comparison, and the number of unrepaired differences that this comparison found.
+            Times are in microseconds.
     """
     tables: dict[tuple[str, str], dict[int, list[tuple[int | None, int, int]]]] = {}
     for source, table, number, verified_at, at, missed in buckets:
@@ -353,7 +355,7 @@ def _summarize(
 def _select_last_rows(
     rows: pa.Table, columns: Sequence[str], totals: Sequence[tuple[str, str]] = ()
 ) -> dict[tuple[str | None, str | None], dict[str, Any]]:
-    """Returns each table's last values, with times in microseconds.
+    """Returns the values in the last row of each table, with times in microseconds.
 
     Args:
         rows: ledger rows in chronological order.

@@ -1,6 +1,6 @@
-"""The lake, state store and ledger of a sync. Each write first confirms the table's lock.
+"""The lake, state store and ledger of a sync. Before each write, the table's lock is confirmed.
 
-A run reads state and ledger once for all locked tables.
+A run reads the state and the ledger once for all locked tables.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from loader.state import StateBackend, StateRow, TableState, choose_effective_st
 from loader.sync.table_plan import TablePlan
 
 _MANY_TABLES = 8
-"""With at least this many tables, one query of the whole ledger is faster than many queries."""
+"""From this number of tables on, one query of the whole ledger is faster than one per table."""
 
 
 def _accept_lock() -> None:
-    """Does nothing. Used as `confirm` if the caller only reads or already holds the lock."""
+    """Does nothing. It is used as `confirm` if the caller only reads or already holds the lock."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Stores:
     """The stores to which a table's sync writes.
 
     Attributes:
-        confirm: raises a TableError if another run has acquired the table's lock. Called before
-            each write, so that the new owner's data is not overwritten.
+        confirm: raises a TableError if another run has acquired the table's lock. It is called
+            before each write, so that the data of the lock's new owner is not overwritten.
     """
 
     lake: Lake
@@ -47,9 +47,10 @@ class Stores:
         return replace(state, table_id=find_table_id(self.lake, name.partition(".")[2]))
 
     def is_foreign(self, name: str, state: TableState) -> bool:
-        """Returns whether a state of this name belongs to a raw table in another lake.
+        """Returns whether a state with this name belongs to a raw table in another lake.
 
-        Its cursor could be ahead of the raw table in this lake, even if its batch is the same.
+        The cursor of such a state may be ahead of the raw table in this lake, even if the batch
+        number is the same.
         """
         own_id = find_table_id(self.lake, name.partition(".")[2])
         return None not in (state.table_id, own_id) and state.table_id != own_id
@@ -65,9 +66,9 @@ class StoredProgress:
     """The state and ledger batches of locked tables. No other run can change them.
 
     Attributes:
-        states: maps each key to the rows of its newest version or to a read error.
+        states: maps each key to the rows of its newest version, or to the error of reading it.
         batches: maps each source and table to the highest batch in the ledger. None if there are
-            only few tables, because file statistics then make one query per table faster.
+            only a few tables. One query per table is then faster, because it uses file statistics.
     """
 
     states: Mapping[str, list[StateRow] | StateError]
@@ -89,10 +90,10 @@ class StoredProgress:
         return None
 
     def find_last_batch(self, plan: TablePlan, ledger: Ledger, since: int) -> int:
-        """Returns the highest batch of a table in the ledger, or 0 without a batch.
+        """Returns the highest batch of a table in the ledger, or 0 if there is none.
 
         Args:
-            since: the lowest batch that a query must consider.
+            since: a query may ignore batches below this number.
         """
         if self.batches is None:
             return ledger.last_batch(plan.lake_table, plan.names, since)

@@ -24,15 +24,15 @@ class SyncContext:
 
     Attributes:
         plan: the table's plan.
-        lease: the table's lock. It is acquired before the source's snapshot is opened, because an
-            older snapshot could restore rows that another run's last batch has replaced.
+        lease: the table's lock. It is acquired before the source's snapshot is opened. With an
+            older snapshot, the sync could restore rows that another run has since replaced.
         snapshot: the source's snapshot.
         stores: the lake, the state store and the ledger.
         watch: reports progress and stops the sync on request.
         run_id: the run's id in the ledger.
-        opened_at: a time in UTC before the snapshot was opened.
-        defer_progress: collects the state and the ledger row for a joint write with the run's other
-            tables; None writes them immediately.
+        opened_at: a UTC time shortly before the snapshot was opened.
+        defer_progress: collects the state and the ledger row, to be written together with those of
+            other tables. If None, they are written immediately.
         progress: the state and ledger, read after locking; None if :func:`recover` must read them.
         read_slot: a context manager that limits the number of batches that are read in parallel.
     """
@@ -76,8 +76,8 @@ class SyncContext:
 
         Args:
             state: the new state; None if it has not changed.
-            total: the sum to report to the user if the sync had several batches.
-            immediately: whether to write both even if progress is normally deferred.
+            total: if the sync had several batches, their sum, which is reported to the user.
+            immediately: whether to write both now, even if progress is normally deferred.
         """
         if self.defer_progress is not None and not immediately:
             state = self.stores.add_table_id(self.plan.name, state) if state is not None else None
@@ -111,4 +111,4 @@ class SyncContext:
 
 
 DeferProgress = Callable[[SyncContext, TableState | None, SyncRecord, SyncRecord], None]
-"""A function whose arguments are a sync, the new state, the ledger row and the sum to report."""
+"""A function that takes a sync, its new state, its ledger row and the sum to report."""

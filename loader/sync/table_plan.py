@@ -1,4 +1,4 @@
-"""Plans one table by checking the spec's options against the source's columns."""
+"""Plans one table: checks the spec's options against the columns of the source's table."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FOREIGN_COLUMNS = frozenset({"_cq_id", "_cq_parent_id", "_cq_sync_group_id"})
 
 
 class NoCursorError(TableError):
-    """The error for an incremental sync whose options name no cursor column of the table."""
+    """The error for an incremental sync of a table for which the options name no cursor column."""
 
     candidates: Sequence[str] = ()
 
@@ -54,7 +54,7 @@ class NoCursorError(TableError):
 
         Args:
             errors: the error for each table.
-            more_cursors: an additional cursor that the error suggests; may be empty.
+            more_cursors: an additional cursor that the error suggests; empty if there is none.
         """
         counts = Counter(name for error in errors.values() for name in error.candidates[:1])
         suggestions = [*(name for name, _ in counts.most_common(5)), *filter(None, [more_cursors])]
@@ -79,11 +79,11 @@ class TablePlan:
         key: the primary key; empty if there is none.
         cursor: the cursor column; None for a full refresh without a cursor.
         mode: ``incremental``, ``full_refresh`` or ``cdc``.
-        initial: the cursor at which the first sync begins; None reads all rows.
+        initial: the cursor at which the first sync begins; None to read all rows.
         deleted: the column that flags deleted rows; None if there is none.
-        accepts_key_change: whether key and cursor columns may be widened.
-        accepts_other_origin: whether the raw table may contain rows of another table of the source,
-            because all rows are reread in a new generation.
+        accepts_key_change: whether the types of key and cursor columns may be widened.
+        accepts_other_origin: whether the raw table may have been loaded from another table of the
+            source. This is allowed if all rows are reread in a new generation.
         formerly: the former names of the source.
         sharers: all sources that load the same raw table, ordered as in the spec.
     """
@@ -113,7 +113,7 @@ class TablePlan:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The current and former names of the source, which rows, commits and ledger contain."""
+        """The current and former names of the source. Rows, commits and ledger may contain any."""
         return (self.source, *self.formerly)
 
     @property
@@ -123,11 +123,11 @@ class TablePlan:
 
     @property
     def is_authoritative(self) -> bool:
-        """Returns whether the source declares the key and so returns one version of each key.
+        """Returns whether the source itself declares the key, so it has one version of each key.
 
-        This is false for files, for connectors with a checkpoint, and for tables whose key only the
-        spec declares. Such sources may return several versions of a key, and only the cursor
-        determines the newest version.
+        This is false for files, for connectors with a checkpoint, and for tables whose key is only
+        declared in the spec. Such sources may return several versions of a key, of which only the
+        cursor determines the newest.
         """
         declared = self.table.primary_key
         if self.table.progress is not Progress.CURSOR:
@@ -138,8 +138,8 @@ class TablePlan:
     def keeps_redeliveries(self) -> bool:
         """Returns whether redelivered rows are appended.
 
-        A connector with a checkpoint returns each row only once, so without a key, equal rows may
-        be different records.
+        A connector with a checkpoint returns each row only once. So if the table has no key, equal
+        rows may be different records.
         """
         keyless = self.table.progress is Progress.MARK and not self.key
         return self.options.redelivered_rows == "append" or keyless
@@ -171,14 +171,15 @@ def plan_table(
     """Plans one table.
 
     Raises:
-        TableError: if the cursor or a key column is missing, the cursor's type cannot be ordered, a
-            column has a reserved name, or the type of `deleted_field` is unsuitable.
+        TableError: if the cursor or a key column does not exist, if the values of the cursor cannot
+            be ordered, if a column has a reserved name, or if the type of `deleted_field` is
+            unsuitable.
     """
     where = f"table {source}.{table.ref.name}"
     _check_names(table, where)
     mode = FULL_REFRESH if full_refresh else options.sync_mode
     follows_log = options.sync_mode == CDC
-    # The log orders the changes. Only dbt models use a cursor in the spec.
+    # The log already orders the changes. A cursor in the spec is only used by dbt models.
     name = None if follows_log else options.choose_cursor(table.schema.names) or table.cursor_field
     if name is None and mode == INCREMENTAL and table.progress is Progress.CURSOR:
         raise NoCursorError.of(table, where)
@@ -322,7 +323,7 @@ def parse_cursor(text: str, type_: CursorType, where: str) -> Cursor:
     """Parses a cursor from the spec or the command line.
 
     Raises:
-        TableError: if the text is not a value of the cursor's type.
+        TableError: if the string is not a value of the cursor's type.
     """
     try:
         return Cursor.parse(text, type_)

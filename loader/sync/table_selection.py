@@ -20,13 +20,12 @@ from loader.spec.plugins import SourceSpec
 def match_tables(
     spec: SourceSpec, refs: Sequence[TableRef]
 ) -> tuple[list[TableRef], dict[str, TableError]]:
-    """Returns the tables that the spec's patterns match, and an error for each other pattern.
+    """Returns the tables that the spec selects, and an error for each pattern without a match.
 
-    A name is case-insensitive if no table has exactly this name. A name with `*`, `?` or `[` is
-    always a pattern, even if a table has this exact name. Patterns do not match views.
-
-    Names in `skip_tables` are case-insensitive. A name without a dot matches tables of any schema,
-    except tables that `tables` lists with their schema.
+    A name is case-insensitive unless a table has exactly this name. A name that contains `*`, `?`
+    or `[` is always a pattern, even if a table has exactly this name. Patterns do not match views.
+    Names in `skip_tables` are case-insensitive. There, a name without a dot matches tables in any
+    schema, except tables that `tables` lists with their schema.
     """
     tables: dict[tuple[str, str], TableRef] = {}
     errors: dict[str, TableError] = {}
@@ -71,8 +70,8 @@ def _match_pattern(
     """Returns the tables that a pattern or name matches.
 
     Args:
-        by_name: the tables by lower-case name. A mapping is used because a source may have 100,000
-            tables.
+        by_name: the tables, keyed by lower-case name. The mapping avoids a slow search, because a
+            source may have 100,000 tables.
     """
     if is_wildcard(pattern):
         lowered = pattern.lower()
@@ -80,16 +79,16 @@ def _match_pattern(
             ref for ref in refs if ref.kind == "table" and fnmatchcase(ref.name.lower(), lowered)
         ]
     matches = by_name.get(pattern.lower(), [])
-    # If several tables match, `find_takeovers` chooses the raw table's recorded origin.
+    # If several tables match, `find_takeovers` accepts only the raw table's recorded origin.
     return [ref for ref in matches if ref.name == pattern] or matches
 
 
 def find_unused_options(
     spec: SourceSpec, options: Mapping[str, TableOptions], refs: Sequence[TableRef]
 ) -> dict[str, TableError]:
-    """Returns an error for each entry of `table_options` that no sync can use.
+    """Returns an error for each entry of `table_options` that has no effect.
 
-    These are entries that match no table of the source, and queries that `tables` does not select.
+    Such an entry matches no table of the source, or has a query that `tables` does not select.
     """
     names = {ref.name.lower(): ref.name for ref in refs}
     # Missing tables are reported by `match_tables`.
@@ -136,8 +135,8 @@ def describe_tables(
     """Describes tables in parallel. Returns a description or an error for each table, in order.
 
     Args:
-        track: returns a context manager for a table's name, which is entered while the table is
-            described.
+        track: called with a table's name. Returns a context manager, which stays entered while the
+            table is described.
     """
 
     def describe(ref: TableRef) -> SourceTable | Exception:
