@@ -1,9 +1,9 @@
-"""Records a class archive, which halves Spark's start-up time.
+"""Records a class archive. With this archive, Spark starts in half the time.
 
-The archive contains parsed classes for the JVM. It is recorded once for each combination of Java
-and Spark versions, during a small run (:mod:`loader.cli.class_archive_workload`). Java uses the
-archive only if the class path begins with the recorded class path. So jars that are added later go
-to the end of the class path. See
+The archive contains classes that the JVM has already parsed. It is recorded once for each
+combination of Java and Spark versions, during a small run
+(:mod:`loader.cli.class_archive_workload`). Java uses the archive only if the class path begins with
+the recorded class path. So jars that are added later go to the end of the class path. See
 https://docs.oracle.com/en/java/javase/17/vm/class-data-sharing.html.
 """
 
@@ -37,15 +37,15 @@ from loader.spark.spark_version import SparkHome
 Report = Callable[[str], None]
 
 JVM_FILE = "jvm.json"
-"""A file in the recording's folder with the JVM's process group and class path."""
+"""A file in the recording's folder that contains the JVM's process group and class path."""
 
-_MIN_JAVA_VERSION = 13  # the first version that can record an archive from a run
+_MIN_JAVA_VERSION = 13  # the first version that can record an archive during a run
 _RECORDING_SECONDS = 900
 _NEWEST_KEPT = 3  # each upgrade of Spark or Java leaves behind an old archive of 190 MB
 _LOG_OFF_OPTION = "-Xlog:cds*=off"
-# The recording is so short that optimized code and parallel garbage collection would not save time.
+# The recording is too short for optimized code or parallel garbage collection to save time.
 _RECORDING = (_LOG_OFF_OPTION, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-# Variables that would change the recording's class path, or select a second garbage collector.
+# Variables that would change the recording's class path or select another garbage collector.
 _EXCLUDED_CLASSES = (
     "HADOOP_CONF_DIR",
     "JAVA_TOOL_OPTIONS",
@@ -67,7 +67,7 @@ class Archive:
     """A recorded archive.
 
     Attributes:
-        options: the JVM options to use the archive.
+        options: the JVM options that make Java use the archive.
         class_path: the jars at the beginning of the class path.
     """
 
@@ -78,11 +78,11 @@ class Archive:
 def find_archive(home: SparkHome, java: Java, jars: Sequence[str]) -> Archive | None:
     """Returns the archive for these versions of Spark and Java, or None if none can be used.
 
-    The archive's file must have the recorded size, because Java crashes on a truncated archive. All
-    jars of the archive must be unchanged and in the class path.
+    The archive's files must have their recorded sizes, because Java crashes on a truncated archive.
+    All jars of the archive must be unchanged and on the class path.
 
     Args:
-        jars: the class path, in any order.
+        jars: the jars on the class path, in any order.
     """
     try:
         folder = _folder(home, java)
@@ -103,11 +103,10 @@ def find_archive(home: SparkHome, java: Java, jars: Sequence[str]) -> Archive | 
 
 
 def prepare_archive(home: SparkHome, java: Java, wait: bool, report: Report) -> None:
-    """Records an archive if it is missing, and reports the result. Spark also runs without it.
+    """Records an archive if it is missing, and reports the result. Spark also runs without one.
 
     Args:
-        wait: whether to wait for the recording. By default, a background process records the
-            archive.
+        wait: whether to wait for the recording. If false, a background process records the archive.
 
     Raises:
         SpecError: if `wait` is true and no archive can be recorded.
@@ -125,7 +124,7 @@ def prepare_archive(home: SparkHome, java: Java, wait: bool, report: Report) -> 
 
 
 def _find(home: SparkHome, java: Java) -> Archive | None:
-    """Returns the archive if it includes all jars of this machine, else None."""
+    """Returns the archive if it includes all jars on this machine, else None."""
     jars = [str(jar) for jar in list_jars(home, {})]
     archive = find_archive(home, java, jars)
     return archive if archive is not None and {*archive.class_path} == {*jars} else None
@@ -165,10 +164,10 @@ def _prepare(home: SparkHome, java: Java, wait: bool, report: Report) -> str:
 def record_archive(home: SparkHome, java: Java) -> None:
     """Starts Spark once, and writes the classes that it loads to the class archive.
 
-    If another process is doing the same, only waits for it.
+    If another process is already recording the archive, waits until it has finished.
 
     Raises:
-        _NotRecordedError: if Java cannot record the archive or the disk cannot be written.
+        _NotRecordedError: if Java cannot record the archive, or the archive cannot be written.
     """
     folder = _folder(home, java)
     try:
@@ -183,7 +182,8 @@ def record_archive(home: SparkHome, java: Java) -> None:
 
 
 def _record(home: SparkHome, java: Java, folder: Path) -> None:
-    # Each recording has a new folder, because the JVM of a killed recording may still be writing.
+    # Each recording uses a new folder, because the JVM of a killed recording may still write to its
+    # own folder.
     for leftover in folder.glob("making-*"):
         shutil.rmtree(leftover, ignore_errors=True)
     with TemporaryDirectory(prefix="making-", dir=folder, ignore_cleanup_errors=True) as temporary:
@@ -192,8 +192,7 @@ def _record(home: SparkHome, java: Java, folder: Path) -> None:
         names = ["classes.jsa"]
         options = [*_RECORDING, f"-XX:ArchiveClassesAtExit={fresh}"]
         if not (java.home / "lib" / "server" / "classes.jsa").is_file():
-            # The loader's archive extends the base archive of Java's classes, which the bundled JDK
-            # lacks.
+            # The loader's archive extends Java's base archive. The bundled JDK has no base archive.
             names.append("java.jsa")
             base = folder / "java.jsa"
             _dump_java(java, place / "java.jsa")
@@ -204,7 +203,8 @@ def _record(home: SparkHome, java: Java, folder: Path) -> None:
             free = shutil.disk_usage(folder).free
             raise _NotRecordedError(f"Java wrote no archive ({free / 1e6:.0f} MB are free)")
         with fresh.open("rb") as file:
-            # After a power failure, the file could be truncated, and Java would not notice.
+            # Otherwise the file could be truncated after a power failure, and Java would not
+            # notice.
             os.fsync(file.fileno())
         fresh.replace(folder / "classes.jsa")
     files = {name: (folder / name).stat().st_size for name in names}
@@ -214,7 +214,7 @@ def _record(home: SparkHome, java: Java, folder: Path) -> None:
 
 
 def _describe_jars(jars: Iterable[str]) -> dict[str, list[int]]:
-    """Returns size and modification time of each jar, which the JVM compares."""
+    """Returns the size and modification time of each jar. The JVM checks both."""
     stats = {jar: os.stat(jar) for jar in jars}
     return {jar: [stat.st_size, stat.st_mtime_ns] for jar, stat in stats.items()}
 
@@ -247,7 +247,7 @@ def _run_workload(home: SparkHome, java: Java, options: list[str], place: Path) 
             raise _NotRecordedError(f"recording took more than {_RECORDING_SECONDS} s") from None
         raise
     if done.returncode != 0:
-        # Ignores indented lines, which are Java's stack traces at the end.
+        # Ignores indented lines, because Java prints its stack traces last.
         lines = [line for line in done.stderr.splitlines() if line and not line[0].isspace()]
         raise _NotRecordedError(f"the recording failed: {(lines or ['no message'])[-1]}")
     class_path: list[str] = json.loads((place / JVM_FILE).read_text())["class_path"]
@@ -255,7 +255,7 @@ def _run_workload(home: SparkHome, java: Java, options: list[str], place: Path) 
 
 
 def _remove_older(folder: Path) -> None:
-    """Removes all archives except the most recently used archives."""
+    """Removes all but the most recently used archives."""
     with suppress(OSError):
         others = [path for path in folder.parent.iterdir() if path.is_dir()]
         others.sort(key=lambda path: path.stat().st_mtime, reverse=True)
@@ -279,9 +279,9 @@ def _folder(home: SparkHome, java: Java) -> Path:
 
 
 def _environment() -> dict[str, str]:
-    """Returns the environment for the recording, without variables that change the archive."""
+    """Returns the environment for the recording, without variables that affect the archive."""
     env = {name: value for name, value in os.environ.items() if name not in _EXCLUDED_CLASSES}
-    # Makes relative paths absolute, because the working folder changes.
+    # Makes relative paths absolute, because the recording runs in another working folder.
     env[CACHE_VARIABLE] = str(cache_folder())
     if env.get(JARS_VARIABLE):
         env[JARS_VARIABLE] = str(folders()[0])

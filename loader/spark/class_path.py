@@ -14,20 +14,20 @@ from loader.spark.spark_version import SparkHome
 ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 _ICEBERG = "iceberg-spark-runtime"
 JARS = "spark.jars"
-"""The setting with the jars for executors. The JVM gets it at its start. A session that sets it
-again would replace the jars that the loader has added or Spark has downloaded."""
+"""The setting that lists the jars for executors. The JVM receives it when it starts. If a session
+set it again, it would replace the jars that the loader has added or that Spark has downloaded."""
 _PACKAGES = "spark.jars.packages"
-# Files in `conf/` that Spark reads by path. It finds all other files only on the class path.
+# Files in `conf/` that Spark opens by path. It finds all other files only on the class path.
 _READ_BY_PATH = ("spark-env.sh", "spark-defaults.conf", "log4j2.properties")
-# MLlib is not used, but Spark 4 registers its functions at each start, which takes 0.5 s of 3.3 s.
+# MLlib is not used. But Spark 4 registers its functions at each start, which takes 0.5 s of 3.3 s.
 _UNUSED = ("spark-mllib_",)
 
 
 def list_jars(home: SparkHome, settings: Mapping[str, str]) -> list[Path]:
-    """Lists the jars of a JVM with these settings, beginning with the jars in Spark's folder.
+    """Lists the jars for a JVM with these settings, beginning with the jars in Spark's folder.
 
-    Omits MLlib. From Spark's folder, also omits broken links, Iceberg runtimes for other versions
-    of Spark, and drivers that `loader setup` has already provided in another folder.
+    Omits MLlib. Also omits those jars in Spark's folder that are broken links, Iceberg runtimes for
+    other versions of Spark, or drivers that `loader setup` has already provided in another folder.
     """
     drivers = [path.name for path in find_drivers()]
     provided = [driver for driver in DRIVERS.values() if any(map(driver.owns, drivers))]
@@ -43,20 +43,20 @@ def list_jars(home: SparkHome, settings: Mapping[str, str]) -> list[Path]:
 
 
 def list_own_jars(home: SparkHome, settings: Mapping[str, str]) -> list[Path]:
-    """Lists the loader's jars: drivers, and Iceberg unless Spark or the user provides it."""
+    """Lists the loader's jars: the drivers, and Iceberg unless Spark or the user provides it."""
     iceberg = find_jar(home.line.iceberg)
     others = find_spark_iceberg(home) or configures_iceberg(home, settings)
     return [*([iceberg] if iceberg and not others else []), *find_drivers(home.line.aws)]
 
 
 def find_spark_iceberg(home: SparkHome) -> Path | None:
-    """Returns the Iceberg runtime for this Spark in Spark's folder, or None if there is none."""
+    """Returns the Iceberg runtime that is in Spark's folder and fits this Spark, or None."""
     jars = (home.folder / "jars").glob(f"{home.line.iceberg.artifact}-*.jar")
     return next((jar for jar in jars if jar.exists()), None)
 
 
 def configures_iceberg(home: SparkHome, settings: Mapping[str, str]) -> bool:
-    """Returns whether the profile, Spark's defaults or arguments contain an Iceberg runtime."""
+    """Returns whether the profile, Spark's defaults or the arguments name an Iceberg runtime."""
     defaults = read_text(conf_folder(home, os.environ) / "spark-defaults.conf")
     defaults = re.sub(r"(?m)^\s*[#!].*$", "", defaults)
     settings_texts = (
@@ -69,9 +69,9 @@ def configures_iceberg(home: SparkHome, settings: Mapping[str, str]) -> bool:
 
 
 def lacks_iceberg(home: SparkHome, settings: Mapping[str, str]) -> bool:
-    """Returns whether Spark, the user's settings and the loader's jars all lack Iceberg.
+    """Returns whether neither Spark nor the user's settings nor the loader's jars contain Iceberg.
 
-    A truncated jar is treated as missing. `loader setup` then reports the error.
+    A truncated jar is treated as missing. `loader setup` reports the error in this case.
     """
     if find_spark_iceberg(home) or configures_iceberg(home, settings):
         return False
@@ -80,7 +80,7 @@ def lacks_iceberg(home: SparkHome, settings: Mapping[str, str]) -> bool:
 
 
 def add_shipped_jars(home: SparkHome, settings: Mapping[str, str]) -> dict[str, str]:
-    """Returns a setting with which Spark copies the loader's jars to remote executors."""
+    """Returns the setting that makes Spark copy the loader's jars to remote executors."""
     if settings.get("spark.master", "local").startswith("local"):
         return {}
     given = list(filter(None, settings.get(JARS, "").split(",")))
@@ -108,7 +108,7 @@ def find_needed_conf(home: SparkHome, environment: Mapping[str, str]) -> Path | 
 
 
 def read_text(path: Path) -> str:
-    """Returns the text of a file. Like Spark, treats an unreadable file as empty."""
+    """Returns the text of a file. Treats an unreadable file as empty, as Spark does."""
     try:
         return path.read_text("utf-8", "replace")
     except OSError:

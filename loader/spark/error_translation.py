@@ -41,7 +41,7 @@ _STOPPED_TEXTS = ("context was shut down", "on a stopped sparkcontext")
 NO_STORE = "the object store does not answer"
 _STORE_SILENT = "Unable to execute HTTP request"  # AWS's SDK, after its retries
 
-# A message of Spark's CSV parser with the number of previous lines.
+# A message of Spark's CSV parser. It contains the number of lines before the error.
 _TOO_LONG = re.compile(
     r"exceeds the maximum number of characters defined in your parser settings \((\d+)\)"
     r"(?s:.*?)Internal state when error was thrown: line=(\d+)"
@@ -61,7 +61,7 @@ TOO_LONG = (
     "target)"
 )
 
-# Parts of error messages in lower case, and the remedies.
+# Maps parts of error messages, in lower case, to remedies.
 _REMEDIES = {
     "no space left": "Free disk space and run again: no partial batch is visible",
     "read-only file system": "Mount it as writable for the user that runs the loader, or use "
@@ -115,8 +115,8 @@ _REMEDIES = {
 def translate_error(error: BaseException, where: str) -> LoaderError:
     """Translates an exception into an error for the user. Returns loader errors unchanged.
 
-    If Spark's Java process has exited, `error` is only a consequence. The result then reports the
-    end of the process.
+    If Spark's Java process has exited, `error` is only a consequence. The result then reports that
+    the process has exited.
     """
     if isinstance(error, JavaEndedError):
         return JavaEndedError(error.what, where=where or error.where, remedy=error.remedy)
@@ -162,7 +162,7 @@ def translate_error(error: BaseException, where: str) -> LoaderError:
             text = f"a line has more than {int(columns[1]):,} columns"
             return TableError(text, where=where, remedy=TOO_MANY)
         if re.search(r"\b(?:job|stage) \d+ (?:was )?cancelled", translated.what, re.IGNORECASE):
-            # Spark's message identifies only the job, by its number.
+            # Spark's message contains only the number of the job.
             return interruption_error(where)
         kind = type(translated) if isinstance(translated, ConnectionLostError) else TableError
         return kind(
@@ -187,7 +187,7 @@ def translate_error(error: BaseException, where: str) -> LoaderError:
 
 
 def find_long_line(text: str) -> tuple[int, int] | None:
-    """Returns the limit and the line from a CSV parser's error about a value that is too long."""
+    """Returns the limit and the line number from a CSV parser's error about a too long value."""
     match = _TOO_LONG.search(text)
     return None if match is None else (int(match[1]), int(match[2]) + 1)
 
@@ -195,8 +195,7 @@ def find_long_line(text: str) -> tuple[int, int] | None:
 def may_precede_java_end(error: LoaderError) -> bool:
     """Returns whether an error can be an early symptom of the JVM's exit.
 
-    If a task runs out of memory, Spark first reports an error, then stops, and finally exits the
-    JVM.
+    If a task runs out of memory, Spark first reports an error, then stops, and then the JVM exits.
     """
     text = error.what.lower()
     lacks_memory = any(sign in text for sign in _OUT_OF_MEMORY_TEXTS)
@@ -204,13 +203,13 @@ def may_precede_java_end(error: LoaderError) -> bool:
 
 
 def _full_text(error: PySparkException | Py4JError) -> str:
-    """Returns the text of an error and of its causes in the JVM."""
+    """Returns the text of an error, followed by the texts of its causes in the JVM."""
     origin = getattr(error, "_origin", None)
     return f"{error}\n{getattr(error, 'stackTrace', '') or ''}\n{origin or ''}"
 
 
 def _error_text(error: BaseException) -> str:
-    """Returns an error's text, which for a system error includes the file."""
+    """Returns an error's text. For a system error, the text includes the file."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error) or type(error).__name__
@@ -223,7 +222,7 @@ def _first_informative_line(text: str) -> str:
     line = re.sub(r"^(?:[\w$]+\.)+[\w$]+(?:Exception|Error): ", "", line)
     line = re.sub(r"^\[[A-Z_.]+\] ", "", line)
     line = re.sub(r"\s*SQLSTATE: \w{5}\.?$", "", line.strip())  # Spark 4 adds this suffix
-    # This removes the position in DDL, because the loader wrote the DDL.
+    # Removes the position in the DDL: it does not help users, because the loader wrote the DDL.
     line = re.sub(r"\(line \d+, pos \d+\)$", "", line)
     return excerpt(line.strip().rstrip("."), 500)
 
@@ -234,7 +233,7 @@ def _remedy(text: str, remedy: str) -> str:
 
 
 class DatabaseError(TableError):
-    """A database error, with the database's message and a remedy.
+    """An error that a database has reported, with the database's message and a remedy.
 
     Attributes:
         state: the SQLSTATE; empty if there is none.
@@ -244,7 +243,7 @@ class DatabaseError(TableError):
 
     @property
     def is_locked_out(self) -> bool:
-        """Returns whether a lock of another session blocked readers until lock_timeout expired."""
+        """Whether another session's lock blocked this one until lock_timeout expired."""
         return self.state == "55P03"
 
     @property
@@ -262,18 +261,19 @@ class CatalogLostError(ConnectionLostError):
 
 
 class ConnectionRefusedByServer(DatabaseError):
-    """A database error that leaves the connection usable, such as a rejected statement."""
+    """A database error after which the connection is still usable, such as a rejected statement."""
 
 
 def translate_jdbc_error(
     error: Py4JJavaError, where: str, url: str = "", answered: bool = False
 ) -> DatabaseError:
-    """Translates a JDBC driver's exception, with the remedy for its SQLSTATE.
+    """Translates a JDBC driver's exception. The remedy depends on the SQLSTATE.
 
     Args:
-        url: the database's URL, if connecting failed.
-        answered: whether the connection is still open. The error is then a
-            :class:`ConnectionRefusedByServer`, unless the SQLSTATE means a closed connection.
+        url: the URL of the database if connecting failed; else empty.
+        answered: whether the connection is still open. If so, the result is a
+            :class:`ConnectionRefusedByServer`, unless the SQLSTATE means that the connection is
+            closed.
     """
     throwable = error.java_exception
     cause = find_root_cause(throwable)
@@ -324,7 +324,7 @@ def translate_jdbc_error(
 
 
 def protocol(url: str) -> str:
-    """Returns the prefix of a JDBC URL that identifies the database: ``jdbc:postgresql``."""
+    """Returns the prefix of a JDBC URL that names the kind of database: ``jdbc:postgresql``."""
     return ":".join(url.split(":")[:2]) if url.lower().startswith("jdbc:") else ""
 
 
@@ -349,7 +349,7 @@ def _causes(throwable: Any) -> Iterator[Any]:
 
 
 def _clean_message(message: str) -> str:
-    """Returns a driver's message in one line, without technical prefixes and suffixes."""
+    """Returns a driver's message as one line, without technical prefixes and suffixes."""
     text = " ".join(message.split())
     text = re.sub(r"^(?:\(conn=\d+\) |(?:FATAL|ERROR|PANIC): )+", "", text)
     text = re.sub(r" Current charset is [^.]*\..*$", "", text)
@@ -366,7 +366,7 @@ def _unknown_host(throwable: Any) -> str | None:
 
 
 def _is_catalog_error(throwable: Any) -> bool:
-    """Returns whether the error came from Iceberg's JDBC catalog and not from reading a source."""
+    """Returns whether Iceberg's JDBC catalog raised the error, and not a read from a source."""
     return any(
         cause.getClass().getName().startswith("org.apache.iceberg.jdbc.")
         for cause in (throwable, *_causes(throwable))
@@ -374,7 +374,7 @@ def _is_catalog_error(throwable: Any) -> bool:
 
 
 def _is_rest_catalog_lost(throwable: Any) -> bool:
-    """Returns whether a REST catalog's server cannot be reached or is not ready."""
+    """Returns whether the server of a REST catalog cannot be reached or is not ready."""
     names = [each.getClass().getName() for each in (throwable, *_causes(throwable))]
     is_rest = "org.apache.iceberg.exceptions.RESTException" in names
     is_lost = any(name.startswith(_NETWORK_ERRORS) for name in names)
@@ -382,7 +382,7 @@ def _is_rest_catalog_lost(throwable: Any) -> bool:
 
 
 def _catalog_remedy(remedy: str) -> str:
-    """Replaces the remedy for a source's database with the one for the catalog's database."""
+    """Converts a remedy for a source's database into one for the catalog's database."""
     if remedy in (_ERRORS_BY_SQLSTATE["28"], _NO_PASSWORD):
         return _CATALOG_PASSWORD
     if remedy == _ERRORS_BY_SQLSTATE["42501"]:
@@ -445,14 +445,14 @@ _OUT_OF_MEMORY_REMEDY = (
 )
 
 _LONGEST = 2000
-"""The maximum length of the excerpt from a database message that errors quote."""
+"""The maximum length of the database message that an error quotes."""
 
 OVERDUE = "Check whether the database is overloaded or the network drops packets, and run again"
 
 _CONNECTION_LOST_SQLSTATES = ("080", "08S", "57P01", "57P02", "57P03")
-"""SQLSTATEs of closed connections, for drivers that leave the connection object open."""
+"""SQLSTATEs of closed connections. Some drivers leave the connection object open even then."""
 
-# Messages for SQLSTATEs that databases report with an unclear message.
+# Messages that replace the databases' own messages for some SQLSTATEs, which are unclear.
 _SQLSTATE_MEANINGS = {
     "55P03": "another session has or awaits a lock that blocks readers "
     "(ALTER, TRUNCATE, VACUUM FULL, CLUSTER), and lock_timeout has expired",

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 WAIT_SECONDS = 15.0
-"""How many seconds tasks wait without an executor before this is reported."""
+"""A shortage is reported if tasks have waited for this number of seconds without an executor."""
 
 _PAUSE = 1.0
 
@@ -29,7 +29,7 @@ def count_executors(spark: SparkSession) -> int:
 
 
 def describe_shortage(spark: SparkSession) -> str:
-    """Explains why no executor may have started, as a sentence without a full stop."""
+    """Lists the possible reasons why no executor has started. The text has no full stop."""
     conf = spark.sparkContext.getConf()
     memory = conf.get("spark.executor.memory", "1g")
     return (
@@ -43,9 +43,9 @@ def describe_shortage(spark: SparkSession) -> str:
 
 @contextmanager
 def report_shortage(warn: Callable[[str], object]) -> Iterator[None]:
-    """Warns, until the block ends, if tasks wait for 15 seconds and there is no executor.
+    """While the block runs, warns if tasks have waited for 15 seconds and there is no executor.
 
-    Follows the session of this process, which may be replaced.
+    Always observes the current session of this process, even if it is replaced.
 
     Args:
         warn: prints a warning. It is called from another thread, once for each shortage.
@@ -77,7 +77,7 @@ def _watch(warn: Callable[[str], object], ended: threading.Event) -> None:
 
 
 def _find_shortage() -> str | None:
-    """Returns an explanation if tasks wait and there is no executor, otherwise None."""
+    """Returns an explanation if tasks are waiting but there is no executor, otherwise None."""
     from loader.spark.session import find_session
 
     try:

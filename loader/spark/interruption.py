@@ -15,9 +15,9 @@ _interrupted = threading.Event()
 
 @contextmanager
 def interruptible(end: Callable[[], object]) -> Iterator[None]:
-    """Lets :func:`interrupt` call `end` during this block, from another thread.
+    """While the block runs, :func:`interrupt` calls `end` from another thread.
 
-    If the command has already been interrupted, calls `end` immediately.
+    If the command has already been interrupted, `end` is called immediately.
     """
     with _lock:
         _running.append(end)
@@ -57,5 +57,5 @@ def check_interruption(where: str) -> None:
 
 
 def resume() -> None:
-    """Allows new interruptible work after the interrupted command has returned."""
+    """Allows new work to run after an interrupted command has returned."""
     _interrupted.clear()

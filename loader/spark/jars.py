@@ -1,7 +1,7 @@
 """Finds and fetches the jars of the Iceberg runtime and the JDBC drivers.
 
-A jar is searched for in the `STRANDLINE_JARS` folder and in the user's cache. A missing jar is
-fetched from Maven Central or its mirror. Spark's own jars folder does not change.
+The loader looks for a jar in the `STRANDLINE_JARS` folder and in the user's cache. It fetches a
+missing jar from Maven Central or a mirror. It does not change Spark's own `jars` folder.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ Report = Callable[[str], None]
 MIRROR_VARIABLE = "STRANDLINE_MAVEN_MIRROR"
 """The URL of a Maven Central mirror."""
 JARS_VARIABLE = "STRANDLINE_JARS"
-"""A folder of jars, searched before the cache, for images and hosts without a network."""
+"""A folder of jars for images and hosts without a network. It is searched before the cache."""
 CACHE_VARIABLE = "STRANDLINE_CACHE"
 """The cache folder; by default `~/.cache/strandline`."""
 
 _MAVEN_CENTRAL = "https://repo1.maven.org/maven2"
 _TIMEOUT_SECONDS = 60
 _MOST_SECONDS = 3600.0
-_MOST_BYTES = 1 << 30  # far above the largest jar's size, 70 MB
+_MOST_BYTES = 1 << 30  # far more than the largest jar's 70 MB
 _CHUNK_BYTES = 1 << 20
 _REPORT_SECONDS = 5.0
 _ENVIRONMENT = re.compile(r"\$\{env\.(\w+)\}")  # the syntax of Maven's settings.xml
@@ -86,9 +86,9 @@ class Driver:
     """A JDBC driver.
 
     Attributes:
-        name: the name for ``loader setup``.
+        name: the driver's name in ``loader setup``.
         jar: the driver's jar.
-        protocols: the parts after ``jdbc:`` in the URLs of the driver.
+        protocols: the driver's protocols, which follow ``jdbc:`` in a URL.
         system_names: the jar's file names in Linux distributions. The most frequent name comes
             first.
     """
@@ -178,7 +178,7 @@ def find_driver(name: str) -> Driver:
 
 
 def driver_for_url(url: str) -> Driver | None:
-    """Returns the driver for a JDBC URL, or None if Spark includes it or it is unknown."""
+    """Returns the driver for a JDBC URL, or None if Spark includes it or the driver is unknown."""
     protocol = url.removeprefix("jdbc:").split(":", 1)[0].lower()
     return next((d for d in DRIVERS.values() if protocol in d.protocols), None)
 
@@ -203,7 +203,7 @@ def cache_folder() -> Path:
 
 
 def folders() -> list[Path]:
-    """Returns the folders to search for jars, in order. Raises SpecError if none exists."""
+    """Returns the folders to search for jars, in this order. Raises SpecError if there is none."""
     configured = _find_folder(JARS_VARIABLE)
     if configured is None:
         return [cache_folder() / "jars"]
@@ -218,16 +218,16 @@ def _find_folder(variable: str) -> Path | None:
 
 
 def find_jar(jar: Jar) -> Path | None:
-    """Returns the path of a jar on this machine; None if there is none. Does not verify the jar."""
+    """Returns the path of a jar on this machine, or None. Does not verify the jar's checksum."""
     paths = (folder / jar.file_name for folder in folders())
     return next((path for path in paths if path.is_file()), None)
 
 
 def find_drivers(*others: Jar) -> list[Path]:
-    """Returns the jars that `loader setup` has provided, except Iceberg.
+    """Returns all jars in the loader's folders, except Iceberg runtimes.
 
-    Returns one version of each driver, and of each jar in `others`. Prefers the pinned version. If
-    two files have the same name, returns the file in the first folder.
+    Of each driver, and of each jar in `others`, returns only one version, preferably the pinned
+    one. If several folders have a file with the same name, returns the file in the first folder.
     """
     jars_by_name: dict[str, Path] = {}
     for folder in folders():
@@ -268,11 +268,11 @@ def provide_jar(jar: Jar, report: Report) -> Path:
 def provide_driver(driver: Driver, report: Report) -> str:
     """Provides a JDBC driver, and returns a message about the result.
 
-    If the driver can be neither found nor fetched, uses a jar of the Linux distribution.
+    If the driver is not on this machine and cannot be fetched, uses the Linux distribution's jar.
 
     Raises:
-        SpecError: if the driver cannot be provided (see :func:`provide_jar`) and the distribution
-            has no jar.
+        SpecError: if the driver cannot be provided (see :func:`provide_jar`), and the distribution
+            has no jar of it.
     """
     present = find_jar(driver.jar) is not None
     try:
@@ -286,10 +286,10 @@ def provide_driver(driver: Driver, report: Report) -> str:
 
 
 def link_jar(jar: Path) -> str:
-    """Links a user's jar into the first writable folder of jars, and returns a message about it.
+    """Links a user's jar into the first writable folder of jars. Returns a message about it.
 
     Raises:
-        SpecError: if no folder can be written.
+        SpecError: if no folder is writable.
     """
     done = _write(jar.name, lambda folder: _link(jar, folder))
     pinned = next((driver.jar for driver in DRIVERS.values() if driver.owns(jar.name)), None)
@@ -299,7 +299,7 @@ def link_jar(jar: Path) -> str:
 
 
 def _write(name: str, write: Callable[[Path], T]) -> T:
-    """Writes a jar into the first writable folder. In images, a folder is often read-only."""
+    """Writes a jar to the first writable folder. In images, some folders are often read-only."""
     refused: OSError | None = None
     for folder in folders():
         try:
@@ -348,7 +348,7 @@ def _fetch_jar(jar: Jar, folder: Path, report: Report) -> Path:
     target = folder / jar.file_name
     for leftover in folder.glob(f".{jar.artifact}-*.part"):
         with suppress(OSError):  # another process may have deleted it
-            # A file of this age belongs to a killed process, because no download takes longer.
+            # No download takes longer than this, so the file's process must have been killed.
             if leftover.stat().st_mtime < time.time() - _MOST_SECONDS:
                 leftover.unlink()
     with tempfile.NamedTemporaryFile(
@@ -369,7 +369,7 @@ def _fetch_jar(jar: Jar, folder: Path, report: Report) -> Path:
 
 
 def _download(jar: Jar, file: IO[bytes], report: Report) -> str:
-    # Imports these modules only for downloads, because every run imports this module.
+    # These imports are not at the top, because every run imports this module but few runs download.
     import http.client
     import urllib.error
     import urllib.request
@@ -408,7 +408,7 @@ def _download(jar: Jar, file: IO[bytes], report: Report) -> str:
 
 
 def _request(url: str) -> urllib.request.Request:
-    """Returns the request for a URL, with its user and password in a header."""
+    """Returns the request for a URL. Moves the user and password from the URL to a header."""
     import base64
     import urllib.request
     from urllib.parse import unquote
@@ -418,7 +418,7 @@ def _request(url: str) -> urllib.request.Request:
     if user_information:
         name, _, password = user_information.partition(":")
         user = f"{unquote(name)}:{unquote(password)}"
-        # The target of a redirect does not receive an "unredirected" header.
+        # An "unredirected" header is not sent to the target of a redirect.
         request.add_unredirected_header(
             "Authorization", f"Basic {base64.b64encode(user.encode()).decode()}"
         )
@@ -430,7 +430,10 @@ def _without_password(url: str) -> str:
 
 
 def _split_user(url: str) -> tuple[str, str]:
-    """Splits user information from a URL. A password may contain slashes."""
+    """Splits a URL into the URL without user information, and the user information.
+
+    The password may contain slashes.
+    """
     scheme, mark, rest = url.partition("://")
     host = rest.partition("/")[0]
     port = host.partition(":")[2]
@@ -456,13 +459,17 @@ def _describe_ways_out(jar: Jar) -> str:
 
 
 def _repository() -> str:
-    """Returns the URL of Maven Central, or of its mirror in the variable or Maven's settings."""
+    """Returns the URL of Maven Central, or of the mirror that the user has configured.
+
+    A mirror is configured by the environment variable or by Maven's settings.
+    """
     configured = os.environ.get(MIRROR_VARIABLE, "").strip()
     return (configured or _mirror_in_settings() or _MAVEN_CENTRAL).rstrip("/")
 
 
 def _mirror_in_settings() -> str | None:
-    """Returns the mirror of Maven Central in the user's `settings.xml`, with user and password.
+    """Returns the URL of the Maven Central mirror in the user's `settings.xml`, or None.
+    The URL includes the user and password.
 
     See https://maven.apache.org/guides/mini/guide-mirror-settings.html.
     """

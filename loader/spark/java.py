@@ -1,4 +1,4 @@
-"""Chooses the Java installation for Spark from `JAVA_HOME`, `PATH` and the bundled JDK."""
+"""Chooses the Java installation for Spark: `JAVA_HOME`, the Java in `PATH`, or the bundled JDK."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Java:
         home: the folder, without symbolic links.
         version: the major version.
         build: the full version. Each build needs a separate class archive.
-        reason: the reason for the choice of this Java, for messages.
+        reason: why this Java was chosen, for messages.
     """
 
     home: Path
@@ -44,7 +44,8 @@ def choose_java(line: SparkLine) -> Java:
     """Chooses a Java installation for a minor version of Spark.
 
     Raises:
-        SpecError: if the Java in `JAVA_HOME` cannot run this Spark, or no suitable Java is found.
+        SpecError: if the Java in `JAVA_HOME` does not support this Spark, or if no Java that
+            supports it is found.
     """
     java_home = os.environ.get("JAVA_HOME")
     if java_home:
@@ -94,7 +95,7 @@ def _with_reason(java: Java, reason: str) -> Java:
 
 
 def _read_version(program: Path) -> Java | None:
-    """Reads the version from the JDK's `release` file, or runs Java if there is no such file."""
+    """Reads the version from the JDK's `release` file. If there is no such file, runs Java."""
     try:
         if not os.access(program, os.X_OK):
             return None
@@ -102,7 +103,7 @@ def _read_version(program: Path) -> Java | None:
         release = home / "release"
         text = release.read_text("utf-8", "replace") if release.is_file() else ""
         if not _VERSION.search(text):
-            # The program may be a version manager's script, which starts another program.
+            # The program may be a version manager's script that starts the actual Java.
             result = subprocess.run(
                 [program, "-XshowSettings:properties", "-version"],
                 capture_output=True,

@@ -1,7 +1,7 @@
-"""Starts Spark's JVM in parallel with Python's imports.
+"""Starts Spark's JVM while Python imports modules.
 
-Settings may contain secrets, so the JVM reads them from a private file, which is deleted
-afterwards. PySpark would wait a second for the JVM, but :func:`begin` does not wait.
+Settings may contain secrets, so the JVM reads them from a private file, which is then deleted.
+PySpark would wait a second for the JVM to start. :func:`begin` does not wait.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from loader.spec.redaction import excerpt, redact_foreign
 _CONNECTION_FILE_VARIABLE = "_PYSPARK_DRIVER_CONN_INFO_PATH"
 _NUMBERS = struct.Struct(">ii")  # the port, and the length of the secret in bytes
 _SECONDS = 1.0
-"""How many seconds to wait for the remaining output of a JVM that has exited."""
+"""The maximum time in seconds to wait for the remaining output of a JVM that has exited."""
 _EXIT_WAIT_SECONDS = 5.0
-"""After this many seconds, Java's output is shown even if Java has neither started nor failed."""
+"""After this number of seconds, Java's output is shown even if Java is still starting."""
 _LONGEST_LINE = 1 << 20
 _LONGEST_REASON = 1 << 16
-"""How many bytes of Java's first output are searched for the reason why Java does not start."""
+"""This number of bytes of Java's output is searched for the reason why Java does not start."""
 PORT, SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 # Lines of Java's output that do not contain the reason why Java does not start.
 _UNINFORMATIVE_LINE = re.compile(
@@ -52,11 +52,11 @@ _log = logging.getLogger("loader")
 
 
 class Gateway:
-    """A starting JVM. The JVM exits when this process exits or closes the JVM's standard input.
+    """A JVM that is starting. It exits when this process exits or closes its standard input.
 
     Args:
         command: the command that starts the JVM.
-        folder: a private folder, into which the JVM writes its port and its secret.
+        folder: a private folder, to which the JVM writes its port and its secret.
 
     Raises:
         OSError: if the command cannot be started.
@@ -67,16 +67,16 @@ class Gateway:
         self.process = subprocess.Popen(
             command.arguments,
             stdin=subprocess.PIPE,
-            # The JVM does not inherit the output, because the JVM exits half a second after this
-            # process, and readers of the output would wait for the JVM.
+            # The JVM exits half a second after this process. If it inherited this process's output,
+            # programs that read the output would wait for the JVM to exit.
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env={**command.environment, _CONNECTION_FILE_VARIABLE: str(self._written)},
-            # Only the loader receives Ctrl-C, and then cancels the work in the JVM.
+            # Only the loader receives Ctrl-C. It then cancels the work in the JVM.
             start_new_session=True,
         )
         self._buffered: list[bytes] | None = []
-        self._first_output = b""  # for the reason, even if it was printed meanwhile
+        self._first_output = b""  # for the error message; kept even after it was printed
         self._buffer_lock = threading.Lock()
         self._printed = threading.Thread(target=self._copy_output, name="java-output", daemon=True)
         self._printed.start()
@@ -120,13 +120,13 @@ class Gateway:
         return gateway
 
     def _copy_output(self) -> None:
-        """Copies Java's output to stderr. Buffers the output until the JVM is connected."""
+        """Copies Java's output to stderr. Buffers it until the JVM is connected."""
         assert self.process.stdout is not None
         output = self.process.stdout.fileno()
         begun = b""
         with suppress(OSError):
             while data := os.read(output, 1 << 16):
-                # Prints only complete lines, because redaction needs complete secrets.
+                # Prints only complete lines, because redaction does not find parts of secrets.
                 lines, line_break, begun = (begun + data).rpartition(b"\n")
                 if len(begun) > _LONGEST_LINE:
                     lines, line_break, begun = lines + line_break + begun, b"", b""
@@ -153,8 +153,8 @@ class Gateway:
         if self.process.stdin is not None:
             self.process.stdin.close()
         with suppress(ProcessLookupError):
-            # Kills the whole process group, because child processes would fail without the settings
-            # file.
+            # Kills the whole process group, because its child processes would fail after the
+            # settings file is deleted.
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
@@ -167,7 +167,7 @@ def reason(data: str) -> str:
     text = _PREFIX.sub("", lines[0], count=1) if lines else ""
     causes = _CAUSE.findall(data)
     if causes and _BARE_CLASS.fullmatch(text):
-        text = causes[-1]  # such as the cause of an ExceptionInInitializerError, which has no text
+        text = causes[-1]  # an ExceptionInInitializerError has no text of its own
     return excerpt(text.rstrip("."), 500) or "Java ended before it could be reached"
 
 
@@ -182,7 +182,7 @@ def _print(data: bytes) -> None:
 
 
 class _Start:
-    """A starting JVM, and its temporary files."""
+    """A JVM that is starting, and its temporary files."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         home = find_spark()
@@ -201,10 +201,10 @@ class _Start:
         atexit.register(self.give_up)
 
     def connect(self) -> Any:
-        """Waits for the JVM, which then becomes responsible for deleting its scratch folder.
+        """Waits until the JVM is connected. The JVM will delete its scratch folder when it exits.
 
-        Sets the Java options with secrets only now, because the command line would reveal the
-        secrets.
+        System properties that contain secrets are set only now, because the command line would
+        reveal them.
         """
         try:
             gateway = self._gateway.connect()
@@ -221,7 +221,7 @@ class _Start:
         return gateway
 
     def give_up(self) -> None:
-        """Kills the JVM before it is connected."""
+        """Kills a JVM that is not connected yet."""
         atexit.unregister(self.give_up)
         if self in _starting:
             _starting.remove(self)
@@ -240,15 +240,15 @@ _starting: list[_Start] = []
 
 
 def give_up() -> None:
-    """Kills the JVMs that are still starting, before this process is killed."""
+    """Kills the JVMs that are still starting. Called before this process is killed."""
     for start in [*_starting]:
         start.give_up()
 
 
 def begin(settings: Mapping[str, str]) -> None:
-    """Starts the JVM without waiting, unless this process has a JVM.
+    """Starts the JVM without waiting for it, unless this process already has a JVM.
 
-    If starting fails, :func:`start` retries and then reports the error.
+    If this fails, :func:`start` tries again and reports the error.
     """
     if not _begun and not _runs():
         with suppress(OSError):
@@ -256,7 +256,7 @@ def begin(settings: Mapping[str, str]) -> None:
 
 
 def start(settings: Mapping[str, str]) -> None:
-    """Starts the JVM if necessary, and waits for it. Does nothing if this process has a JVM.
+    """Starts the JVM if necessary, and waits for it. Does nothing if it is already connected.
 
     Raises:
         RuntimeError, OSError: if Java does not start.

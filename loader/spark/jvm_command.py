@@ -1,8 +1,8 @@
-"""Builds the command that starts Spark's JVM, and the file with its settings.
+"""Builds the command that starts Spark's JVM, and writes the file with its settings.
 
-The result is the same JVM as with `spark-submit`, but without shell scripts and a launcher JVM. Its
-settings are not on the command line, because all users of the machine can read command lines. The
-module follows the rules of Spark's `AbstractCommandBuilder` and `SparkSubmitCommandBuilder`.
+The command starts the same JVM as `spark-submit`, but needs no shell scripts and no launcher JVM.
+The settings are not on the command line, because all users of the machine can read command lines.
+The module follows the rules of Spark's `AbstractCommandBuilder` and `SparkSubmitCommandBuilder`.
 """
 
 from __future__ import annotations
@@ -39,40 +39,41 @@ _DEFAULT_OPTIONS = "spark.driver.defaultJavaOptions"
 _CLASS_PATH = "spark.driver.extraClassPath"
 _LIBRARY_PATH = "spark.driver.extraLibraryPath"
 _QUIET_LOG = Path(__file__).parent / "templates" / "log4j2.properties"
-# The option -Dname=value. The option or its value may be quoted.
+# The option -Dname=value. Either the whole option or its value may be quoted.
 _SYSTEM_PROPERTY = re.compile(
     r"""(?<!\S)(?:(?P<quote>["'])-D(?P<name>[^\s=]+)=(?P<value>.*?)(?P=quote)"""
     r"""|-D(?P<bare>[^\s=]+)=(?P<text>"[^"]*"|'[^']*'|\S*))(?!\S)"""
 )
-# A line of a properties file. Spark also accepts white space as separator.
+# A line of a properties file. Spark also accepts white space as the separator.
 _PROPERTY = re.compile(r"^[ \t]*(?P<key>[^\s#!=:][^\s=:]*)[ \t]*[=: \t][ \t]*(?P<value>.*?)\s*$")
 
 # With its default thresholds, the C2 compiler takes a third of the CPU time, and most runs end
-# before its code has saved this time. So the thresholds are forty times the defaults. Loops of
-# large reads still exceed them.
+# before its code has saved as much. So the thresholds are forty times the defaults. The loops of
+# large reads exceed even these.
 _LONG_RUN_OPTIONS = (
     "-XX:Tier4InvocationThreshold=200000",
     "-XX:Tier4MinInvocationThreshold=24000",
     "-XX:Tier4CompileThreshold=600000",
     "-XX:Tier4BackEdgeThreshold=1600000",
 )
-# By default, C1's code profiles branches and types for C2. This takes a tenth of a load's CPU time
-# and a third of a build's CPU time, and hardly improves C2's code.
+# By default, code from the C1 compiler profiles branches and types for C2. This takes a tenth of a
+# load's CPU time and a third of a dbt build's, and hardly improves the code from C2.
 _NO_PERF_DATA_OPTIONS = (
     "-XX:-C1ProfileBranches",
     "-XX:-C1ProfileCheckcasts",
     "-XX:-C1ProfileInlinedCalls",
 )
-# By default, the heap grows until garbage collection takes less than a thirteenth of the time.
-# Large loads would soon use all allowed memory. A low target for pauses keeps the heap's young
-# generation small.
+# By default, the heap grows until garbage collection takes less than a thirteenth of the time. So
+# large loads would soon use all the memory that they may use. A low target for pauses keeps the
+# heap's young generation small.
 _PARALLEL_GC_OPTIONS = ("-XX:GCTimeRatio=2", "-XX:MaxGCPauseMillis=50")
-# The threads of the default collector G1 occupy two cores. On machines with two cores, the serial
-# collector is as fast for large loads, is faster for builds, and needs a quarter less memory.
+# The threads of the default collector, G1, occupy two cores. On machines with two cores, the serial
+# collector is as fast for large loads, faster for dbt builds, and needs a quarter less memory.
 _SERIAL = ("-XX:+UseSerialGC",)
-# Hadoop starts the program `chmod` for each local file. This option halves the time of a start.
+# Hadoop runs the program `chmod` for each local file. With this option, it starts twice as fast.
 _VFORK_OPTIONS = ("-Djdk.lang.Process.launchMechanism=VFORK",)
-# Without this option, Java may continue without a thread that ran out of memory, and callers hang.
+# Without this option, Java may continue after one of its threads has died for lack of memory.
+# Callers that wait for this thread would then hang.
 _EXIT_ON_OUT_OF_MEMORY = ("-XX:+ExitOnOutOfMemoryError",)
 
 
@@ -83,8 +84,8 @@ class JvmCommand:
     Attributes:
         arguments: the program and its arguments.
         environment: the environment of the process.
-        secrets: system properties with secrets, which are set after the JVM has started.
-        own: the settings that the loader adds to the settings of the profile.
+        secrets: system properties that contain secrets. They are set after the JVM has started.
+        own: the settings that the loader adds to the profile's settings.
     """
 
     arguments: tuple[str, ...]
@@ -96,15 +97,15 @@ class JvmCommand:
 def build_command(
     home: SparkHome, java: Java, settings: Mapping[str, str], folder: Path
 ) -> JvmCommand:
-    """Builds the command, and writes the settings into a file that only this user can read.
+    """Builds the command, and writes the settings to a file that only this user can read.
 
     Args:
-        settings: the profile's and the loader's settings.
-        folder: a private folder for the file, which must exist until the JVM runs.
+        settings: the settings of the profile and of the loader.
+        folder: a private folder for the file. It must exist until the JVM is running.
 
     Raises:
         SpecError: if the user's options cannot be parsed.
-        OSError: if the folder cannot be written, or the user's `spark-env.sh` cannot be run.
+        OSError: if the folder is not writable, or the user's `spark-env.sh` cannot be run.
     """
     environment = _environment(home)
     given = _read_arguments(environment.get(ARGUMENTS, ""))
@@ -136,7 +137,7 @@ def build_command(
         environment["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, libraries))
     host = driver.get("spark.driver.host", "")
     if host and not environment.keys() & {"SPARK_LOCAL_IP", "SPARK_LOCAL_HOSTNAME"}:
-        # Otherwise, Spark resolves the machine's host name although it does not need the result.
+        # Otherwise, Spark resolves the machine's host name, although it does not need the address.
         environment["SPARK_LOCAL_HOSTNAME"] = host
     before, after = _user_class_path(home, environment, driver)
     jars = [str(jar) for jar in list_jars(home, driver)]
@@ -163,7 +164,10 @@ def build_command(
 
 
 def split_options(options: str) -> tuple[str, dict[str, str]]:
-    """Splits Java's options into options without secrets, and system properties with secrets."""
+    """Moves the system properties that contain secrets out of Java's options.
+
+    Returns the remaining options, and the values of these properties.
+    """
     secrets = {}
 
     def keep(match: re.Match[str]) -> str:
@@ -191,7 +195,7 @@ class _Given:
 
 
 def _read_arguments(given: str) -> _Given:
-    """Parses the arguments that affect the JVM. SparkSubmit parses the remaining arguments."""
+    """Parses the arguments that affect the JVM. SparkSubmit will parse the other arguments."""
     parser = _Parser(add_help=False, allow_abbrev=False)
     keys_by_option = {
         "--driver-memory": _MEMORY,
@@ -229,7 +233,7 @@ def _split(name: str, options: str) -> list[str]:
 
 
 def _environment(home: SparkHome) -> dict[str, str]:
-    """Returns this process's environment with the variables that `spark-env.sh` exports."""
+    """Returns this process's environment, plus the variables that `spark-env.sh` exports."""
     environment = {**os.environ, "SPARK_HOME": str(home.folder)}
     script = conf_folder(home, environment) / "spark-env.sh"
     if script.is_file():
@@ -252,14 +256,14 @@ def _user_class_path(
 
 
 def _order_jars(jars: Sequence[str], archive: Archive | None) -> list[str]:
-    """Orders the jars. The jars of the class archive must come first."""
+    """Orders the jars so that those of the class archive come first."""
     if archive is None:
         return [*jars]
     return [*archive.class_path, *(jar for jar in jars if jar not in archive.class_path)]
 
 
 def _tune_options(given: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """Returns options for short runs. Omits options that the user has set."""
+    """Returns options that suit short runs. Omits options that the user has set."""
     all_options = " ".join([*given, *_java_variables(environment)])
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     memory = _PARALLEL_GC_OPTIONS if (cores or 1) > 2 else _SERIAL
@@ -278,10 +282,10 @@ def _tune_options(given: Sequence[str], environment: Mapping[str, str]) -> list[
 
 
 def _forbids_archive(given: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Returns whether the user's options exclude a class archive.
+    """Returns whether the user's options do not allow a class archive.
 
-    These are options for another archive, for a file with options, or for an agent. Agents may
-    crash the JVM on archived classes.
+    Such options name another archive, a file that contains options, or an agent. With an agent,
+    archived classes may crash the JVM.
     """
     all_options = " " + " ".join([*given, *_java_variables(environment)])
     return bool(
@@ -301,7 +305,7 @@ def _java_variables(environment: Mapping[str, str]) -> list[str]:
 def _log_options(
     home: SparkHome, environment: Mapping[str, str], given: Sequence[str]
 ) -> list[str]:
-    """Returns the option for quiet logs, unless the user configures log4j."""
+    """Returns the option that makes logs quiet, unless the user has configured log4j."""
     all_options = " ".join([*given, *_java_variables(environment)])
     if "LOG4J_CONFIGURATION_FILE" in environment or "log4j" in all_options:
         return []
@@ -310,7 +314,7 @@ def _log_options(
     if own.is_file():
         return [f"-Dlog4j.configurationFile={own}"]
     if any(file.suffix != ".template" for file in conf.glob("log4j2*")):
-        return []  # log4j also finds a configuration in another format on the class path
+        return []  # log4j finds this file on the class path, although it has another format
     return [f"-Dlog4j.configurationFile={_QUIET_LOG}"]
 
 

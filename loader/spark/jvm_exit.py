@@ -16,23 +16,23 @@ _STOPPED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def explain_java_end(error: BaseException, where: str) -> JavaEndedError | None:
-    """Returns the error about the exit of Spark's Java process, or None if it is still running.
+    """Returns an error that says how Spark's Java process has exited; None if it is still running.
 
     Args:
-        error: an error that may result from the exit.
+        error: an error that may be a consequence of the exit.
         where: the action that failed.
     """
     return explain_process_end(error, where, getattr(SparkContext._gateway, "proc", None))
 
 
 def has_java_ended() -> bool:
-    """Returns whether this process's JVM has exited; False if another process started it."""
+    """Returns whether the JVM has exited. Returns False if another process started the JVM."""
     process = getattr(SparkContext._gateway, "proc", None)
     return process is not None and process.poll() is not None
 
 
 def is_restart_wanted() -> bool:
-    """Returns whether the JVM has exited for a reason other than a signal to stop."""
+    """Returns whether the JVM has exited, unless a signal to stop ended it."""
     process = getattr(SparkContext._gateway, "proc", None)
     code = None if process is None else process.poll()
     return code is not None and _signal(code) not in _STOPPED
@@ -41,7 +41,7 @@ def is_restart_wanted() -> bool:
 def explain_process_end(
     error: BaseException, where: str, process: subprocess.Popen[bytes] | None
 ) -> JavaEndedError | None:
-    """Does the same as :func:`explain_java_end` for `process`. Returns None without a process."""
+    """Like :func:`explain_java_end`, but for `process`. Returns None if `process` is None."""
     lost = any(isinstance(each, (Py4JError, ConnectionError)) for each in _list_causes(error))
     if process is None or (isinstance(error, (LoaderError, OSError)) and not lost):
         return None
@@ -55,7 +55,10 @@ def explain_process_end(
 
 
 def _is_connection_broken(error: BaseException) -> bool:
-    """Returns whether an error is a broken connection to the JVM, not an error from the JVM."""
+    """Returns whether an error means that the connection to the JVM is broken.
+
+    Returns False for errors that the JVM itself reports.
+    """
     return any(
         isinstance(each, ConnectionError)
         or (type(each).__name__ == "Py4JNetworkError")
@@ -91,7 +94,7 @@ def _error(code: int, where: str) -> JavaEndedError:
 
 
 def _signal(code: int) -> signal.Signals | None:
-    """Returns the signal that an exit code reports, or None if the process exited by itself."""
+    """Returns the signal that ended a process, according to its exit code, or None."""
     try:
         return signal.Signals(-code if code < 0 else code - 128)  # a shell adds 128
     except ValueError:

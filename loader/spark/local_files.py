@@ -1,10 +1,10 @@
 """Avoids one `chmod` subprocess for each local file and folder that Hadoop creates.
 
 Each subprocess takes 3 ms, and a small batch starts about twenty. Hadoop needs these subprocesses
-because PySpark lacks Hadoop's native library. But Java can set a file's mode directly. So Janino
-compiles a subclass of Hadoop's local file system that uses Java. This happens only after a few
-batches, because compiling would cost shorter runs more time than it saves. Access to object stores
-and HDFS does not change.
+because PySpark does not include Hadoop's native library. But Java can set a file's mode directly.
+So the loader compiles a subclass of Hadoop's local file system that does this, with the Janino
+compiler. It does so only after a few batches: in shorter runs, compiling would take more time than
+it saves. Access to object stores and HDFS does not change.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _BATCHES = 3
 _NAME = "strandline.LocalFiles"
 _HADOOP_CLASS = "org.apache.hadoop.fs.RawLocalFileSystem"
 _WRAPPER_CLASS = "org.apache.hadoop.fs.FilterFileSystem"
-# Calls Hadoop's `chmod` in two cases: for modes with setuid, setgid or sticky bits, which Java
-# would drop, and on file systems without POSIX permissions.
+# Hadoop's `chmod` is still called in two cases: for modes with setuid, setgid or sticky bits, which
+# Java would drop, and on file systems without POSIX permissions.
 _SOURCE = """
 package strandline;
 
@@ -53,7 +53,7 @@ _batches = 0
 
 
 def count_written_batch(spark: SparkSession) -> None:
-    """Counts a written batch. After a few batches, replaces Hadoop's `chmod` calls."""
+    """Counts a written batch. After a few batches, replaces Hadoop's local file system."""
     global _batches
     with _lock:
         _batches += 1

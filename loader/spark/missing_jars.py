@@ -8,12 +8,12 @@ from loader.package import page
 from loader.spark.jars import DRIVERS
 from loader.spark.spark_version import find_spark
 
-# Java separates packages with slashes if a class that another class needs is missing.
+# Java writes slashes between packages if the missing class is one that another class needs.
 _MISSING_CLASS = re.compile(
     r"(?:ClassNotFoundException|NoClassDefFoundError): ([\w$]+(?:[./][\w$]+)+)"
 )
 _ON_EXECUTOR = re.compile(r"\(TID \d+\) \([^()]* executor (?!driver\b)")
-# Java reports this, without the class, if an executor lacks the class of a lambda.
+# Java reports this if an executor lacks the class of a lambda. The message does not name the class.
 _MISSING_LAMBDA = "cannot assign instance of java.lang.invoke.SerializedLambda to field"
 _NO_FILE_SYSTEM = re.compile(r"No FileSystem for scheme \"?(s3[an]?)\b")
 _DRIVER_PACKAGES = {
@@ -25,10 +25,10 @@ _DRIVER_PACKAGES = {
 
 
 def find_missing_jar(text: str) -> tuple[str, str] | None:
-    """Returns the problem and the remedy if an error reports a class that no jar provides.
+    """Returns the problem and the remedy if an error reports a missing class; else None.
 
     Args:
-        text: the error with the stack traces of its causes.
+        text: the error, including the stack traces of its causes.
     """
     scheme = _NO_FILE_SYSTEM.search(text)
     if scheme is not None:
@@ -57,7 +57,10 @@ def find_missing_jar(text: str) -> tuple[str, str] | None:
 
 
 def _find_jar(name: str) -> tuple[str, str]:
-    """Returns the jar of a class and the command that provides it, or "" if it is unknown."""
+    """Returns the jar that contains a class, and the command that provides this jar.
+
+    Returns empty strings if the class is unknown.
+    """
     line = find_spark().line
     if name.startswith("software.amazon."):
         return line.aws.file_name, "loader setup aws"

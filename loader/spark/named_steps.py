@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 LOGGER = "loader.step"
-"""The logger of steps. Receives a text when a step begins, and an empty text when it ends."""
+"""The logger of steps. It gets a message when a step begins, and an empty one when it ends."""
 
 _log = logging.getLogger(LOGGER)
 

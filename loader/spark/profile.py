@@ -1,7 +1,7 @@
-"""Reads a target of dbt's profiles.yml, whose Spark settings the loader shares with dbt.
+"""Reads a target from dbt's profiles.yml. The loader and dbt share its Spark settings.
 
-Follows dbt 1.11 (``dbt/config/profile.py``, ``dbt/config/renderer.py``) without importing dbt,
-because the import takes three seconds.
+Behaves like dbt 1.11 (``dbt/config/profile.py``, ``dbt/config/renderer.py``), but does not import
+dbt, because the import takes three seconds.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Profile:
         schema: dbt's default schema.
         conf: Spark's settings (`server_side_parameters` in the target).
         path: the path of profiles.yml.
-        secrets: keys of `conf` with secret values.
+        secrets: the keys of `conf` whose values contain secrets.
     """
 
     name: str
@@ -70,18 +70,18 @@ def load_profile(
 
     Args:
         name: the profile's name.
-        target: the target's name; by default DBT_TARGET, else the profile's default target.
-        folder: the folder of the spec, against which relative paths are resolved.
-        profiles_dir: the folder of profiles.yml; by default DBT_PROFILES_DIR, else the first of
+        target: the target's name. By default, DBT_TARGET, or else the profile's default target.
+        folder: the folder of the spec. Relative paths are resolved against it.
+        profiles_dir: the folder of profiles.yml. By default, DBT_PROFILES_DIR, or else the first of
             `folder`, `folder`/profiles and ~/.dbt that contains a profiles.yml.
-        env: the variables for `env_var`; by default the variables of this process.
-        redactor: receives the secrets in the target.
+        env: the variables for `env_var`. By default, the variables of this process.
+        redactor: receives the secrets that the target contains.
 
     Raises:
         SpecError: if the file, the profile, the target or a variable is missing, or the target
             is not a Spark session.
     """
-    # dbt usually runs in the project's folder. The loader treats the spec's folder as this folder.
+    # dbt usually runs in the project's folder. For the loader, this is the folder of the spec.
     env = {**(os.environ if env is None else env), "PWD": str(folder.absolute())}
     path = _find(folder, profiles_dir, env)
     profiles = _read(path)
@@ -110,7 +110,7 @@ def load_profile(
 
 
 def find_named_profile(project: Path) -> Path | None:
-    """Returns the path of the profiles.yml for a dbt project, or None if there is none."""
+    """Returns the path of the profiles.yml that contains a dbt project's profile, or None."""
     try:
         path = _find(project, None, os.environ)
         return path if read_profile_name(project) in _read(path) else None
@@ -129,10 +129,12 @@ def read_profile_name(project: Path) -> str | None:
 
 
 def find_misspelt_variables(profile: Profile, spec: str, env: Mapping[str, str]) -> dict[str, str]:
-    """Maps variables that nothing reads to the similar variables that the profile reads.
+    """Finds variables that nothing reads but whose names resemble those that the profile reads.
+
+    Returns a mapping from each such name to the similar name.
 
     Args:
-        spec: the text of loader.yml, which may read any variable.
+        spec: the text of loader.yml, which may also read variables.
     """
     text = profile.path.read_text(encoding="utf-8", errors="replace")
     known = set(_VARIABLE.findall(text))
@@ -146,7 +148,7 @@ def find_misspelt_variables(profile: Profile, spec: str, env: Mapping[str, str])
 
 
 def refuse_moved_project(profile: Profile, folder: Path) -> None:
-    """Refuses a warehouse in a missing folder, because Spark would create an empty warehouse.
+    """Refuses a warehouse whose parent folder is missing. Spark would create an empty warehouse.
 
     Args:
         folder: the project's folder.
@@ -175,8 +177,8 @@ def _find(folder: Path, profiles_dir: str | None, env: Mapping[str, str]) -> Pat
     elif env.get("DBT_PROFILES_DIR"):
         places = [Path(os.path.abspath(os.path.expanduser(env["DBT_PROFILES_DIR"])))]
     else:
-        # Searches the folders in the same order as dbt. profiles/ is for projects from `loader
-        # init` whose user has another profile in ~/.dbt.
+        # Searches the folders in the same order as dbt. `loader init` creates profiles/ in an
+        # existing dbt project, so that it does not hide the profile in ~/.dbt from dbt.
         places = [folder, folder / "profiles", home / ".dbt"]
     for place in places:
         if (place / "profiles.yml").is_file():
@@ -225,9 +227,9 @@ def _read(path: Path) -> dict[str, Any]:
 def _target(
     profile: Mapping[str, Any], target: str | None, where: str, env: Mapping[str, str]
 ) -> tuple[str, Any]:
-    """Returns the name and the unrendered settings of the target.
+    """Returns the name of the target, and its settings, not yet rendered.
 
-    Other targets are not rendered, because their variables may be missing.
+    Other targets are never rendered, because their variables may be missing.
     """
     target = target or env.get("DBT_TARGET") or None
     if target is None:
@@ -284,10 +286,11 @@ def _schema(rendered: Mapping[str, Any], where: str) -> str:
 
 
 def _conf(parameters: Any, where: str, folder: Path) -> dict[str, str]:
-    """Returns Spark's settings as strings, with local warehouse paths made absolute.
+    """Returns Spark's settings as strings. Makes the paths of local warehouses absolute.
 
-    Omits empty values: the profile has them for variables that are not set. The master, and the
-    type and warehouse of a catalog, must not be empty: Spark would use its own defaults.
+    Omits settings with empty values, which are usually variables that are not set. The master, and
+    the type and warehouse of a catalog, must not be empty, because Spark would use its own
+    defaults.
     """
     if parameters is None:
         return {}
@@ -339,7 +342,7 @@ def _absolute(warehouse: str, folder: Path, on_files: bool) -> str:
 
 
 def find_secrets(conf: Mapping[str, str], env: Mapping[str, str]) -> frozenset[str]:
-    """Returns the keys whose values contain a secret itself, not only a variable's name."""
+    """Returns the keys whose values contain a secret, and not only the name of a variable."""
     hidden = [v for name, v in env.items() if name.startswith(SECRET_PREFIX) and v.strip()]
     return frozenset(
         key
@@ -372,23 +375,23 @@ SECRET_PREFIX = "DBT_ENV_SECRET"  # dbt hides the values of variables with this 
 
 
 class _Text(str):
-    """The result of the filter `as_text`, which stays a text even if it looks like a literal."""
+    """The result of the `as_text` filter. It stays a string even if it looks like a literal."""
 
 
 class _Native(str):
-    """The result of the filter `as_native`, which is parsed if it is a Python literal."""
+    """The result of the `as_native` filter. It is parsed if it is a Python literal."""
 
 
 class _Bool(_Native):
-    """The result of the filter `as_bool`, which must be a boolean literal."""
+    """The result of the `as_bool` filter. It must be a boolean literal."""
 
 
 class _Number(_Native):
-    """The result of the filter `as_number`, which must be a numeric literal."""
+    """The result of the `as_number` filter. It must be a numeric literal."""
 
 
 def _native_concat(nodes: Iterator[Any]) -> Any:
-    """Implements dbt's ``quoted_native_concat``. Without a filter, the result is a text."""
+    """Implements dbt's ``quoted_native_concat``. If no filter is used, strings are not parsed."""
     head = list(islice(nodes, 2))
     if not head:
         return ""
@@ -428,7 +431,7 @@ class _Environment(jinja2.sandbox.SandboxedEnvironment):
 
 
 class Renderer:
-    """Renders values of a profile, with the functions that dbt provides for profiles."""
+    """Renders the values of a profile, with the same functions that dbt provides for profiles."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self.env = env
@@ -442,10 +445,10 @@ class Renderer:
         )
 
     def render(self, value: Any, where: str, keys: tuple[str | int, ...] = ()) -> Any:
-        """Renders a text. Returns any other value unchanged.
+        """Renders a string. Formats a date. Returns any other value unchanged.
 
         Raises:
-            SpecError: if the text cannot be rendered.
+            SpecError: if the string cannot be rendered.
         """
         if isinstance(value, dt.date):
             return value.isoformat()
@@ -474,8 +477,8 @@ class Renderer:
 
     def _env_var(self, name: str, default: Any = None) -> Any:
         if name in self.env:
-            # Inserts the values of secrets only after rendering, so that Jinja filters cannot read
-            # them.
+            # The values of secrets are inserted only after rendering, so that Jinja filters cannot
+            # read them.
             return _placeholder(name) if name.startswith(SECRET_PREFIX) else self.env[name]
         if default is not None:
             return default

@@ -2,8 +2,8 @@
 
 For each use of `jvm.org.apache.spark.sql.functions`, Py4J resolves every part of the name in the
 JVM. Java searches all jars for a class `org` before it reports that `org` is a package. Without the
-cache, these lookups are a fifth of the JVM's work in a small sync. Py4J also resolves static
-methods and Scala objects at each call.
+cache, these lookups are a fifth of the JVM's work in a small sync. Py4J also looks up static
+methods and Scala objects again at each call.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def cache_lookups(gateway: Any) -> None:
     """Makes a gateway resolve each package, class, static method and Scala object only once.
 
     Args:
-        gateway: PySpark's gateway, after PySpark's imports and before a session is created.
+        gateway: PySpark's gateway. PySpark must be imported, and no session may exist yet.
     """
     view = gateway.jvm
     gateway.jvm = _View(view._gateway_client, view._jvm_name, id=view._id)
@@ -36,7 +36,8 @@ class _Package(JavaPackage):  # type: ignore[misc]
 class _Class(JavaClass):  # type: ignore[misc]
     def __getattr__(self, name: str) -> Any:
         resolved = super().__getattr__(name)
-        # Caches static methods and the instances of Scala objects. Other static fields may change.
+        # Caches only static methods and the instances of Scala objects, because other static fields
+        # may change.
         if isinstance(resolved, JavaMember) or name == "MODULE$":
             self.__dict__[name] = resolved
         return resolved
@@ -45,8 +46,8 @@ class _Class(JavaClass):  # type: ignore[misc]
 def _cache_attribute(owner: Any, name: str, resolved: Any) -> Any:
     """Caches a resolved name as an attribute of its owner.
 
-    Py4J treats every unknown name as a package. Only names in lower case are cached as packages,
-    because another name can become a class later (`java_import`).
+    Py4J treats every unknown name as a package. A name that is not in lower case may become a class
+    later (`java_import`), so only lower-case names are cached as packages.
     """
     if isinstance(resolved, JavaPackage):
         if not name.islower():

@@ -1,6 +1,6 @@
 """Reads and creates files in shared folders, and replaces files atomically.
 
-Refuses links, pipes and devices, which other users may have created to redirect reads and writes.
+Refuses links, pipes and devices. Other users could create them to redirect reads and writes.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def _irregular(path: Path) -> OSError:
 
 
 def replace_atomically(new: Path, path: Path) -> None:
-    """Renames a file to `path`. After a crash, either the old or the new file exists.
+    """Renames a file to `path`. After a crash, `path` is either the old or the new file.
 
-    After this call, the contents and the name are on disk.
+    When this function returns, both the contents and the name are on disk.
     """
     _sync_folder(new)
     os.replace(new, path)

@@ -1,4 +1,4 @@
-"""Creates the Spark session from the profile's target, which the loader shares with dbt."""
+"""Creates the Spark session with the settings in the profile's target, as dbt does."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from loader.spark.profile import Profile
 
 SUBSTITUTION = "spark.sql.variable.substitute"
-"""This setting must be off. Spark would replace `${env:NAME}` even in a column's quoted name."""
+"""A setting that must be off: Spark would replace `${env:NAME}` even in a quoted column name."""
 
-# Required settings, which override the profile. The time zone of the JVM is also set to UTC,
-# because JDBC drivers use it for timestamps without a time zone.
+# Required settings. They override the profile. The JVM's own time zone must also be UTC, because
+# JDBC drivers use it for timestamps without a time zone.
 _REQUIRED = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "false",
@@ -38,8 +38,8 @@ _REQUIRED = {
     SUBSTITUTION: "false",
 }
 
-# Limits the history of finished jobs. Only Spark's UI uses it, and it would need hundreds of
-# megabytes in a process that runs for weeks.
+# Limits the history of finished jobs. Only Spark's UI uses this history, which would need hundreds
+# of megabytes in a process that runs for weeks.
 _STATUS_STORE_LIMITS = {
     "spark.ui.retainedJobs": "100",
     "spark.ui.retainedStages": "100",
@@ -47,9 +47,9 @@ _STATUS_STORE_LIMITS = {
     "spark.sql.ui.retainedExecutions": "20",
 }
 
-# Spark caches the classes that it compiles for queries, 100 by default. A build of one latest table
-# with its tests needs more classes, so each build would recompile all of them. This compilation
-# accounts for a third of the tests' run time.
+# By default, Spark caches 100 of the classes that it compiles for queries. A dbt build of one
+# latest table and its tests needs more classes, so each build would compile all of them again. This
+# would take a third of the tests' run time.
 _CODEGEN_CACHE = {"spark.sql.codegen.cache.maxEntries": "1000"}
 
 _SINGLE_PROCESS_SETTINGS = {
@@ -61,14 +61,14 @@ _SINGLE_PROCESS_SETTINGS = {
     "spark.sql.datetime.java8API.enabled": "true",  # `hold_rows` needs it for timestamps
 }
 
-# Verifies the checksums of Parquet pages, which Parquet does not verify by default
-# (`_skip_checksums`).
+# Verifies the checksums of Parquet pages, instead of Hadoop's checksum files (`_skip_checksums`).
+# Parquet does not verify them by default.
 _CHECKSUM_SETTINGS = {"spark.hadoop.parquet.page.verify-checksum.enabled": "true"}
 
 _EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 _UTC = "-Duser.timezone=UTC"
 _REDACTION_KEY = "spark.redaction.regex"
-_SEPARATOR = "\x1f"  # ASCII's unit separator, which no setting contains
+_SEPARATOR = "\x1f"  # the ASCII unit separator, which no setting contains
 
 _UNKNOWN_HOST = re.compile(r"UnknownHostException: ([^\s:]+):")
 
@@ -83,7 +83,7 @@ _DRIVERS = (
 
 
 def begin(profile: Profile) -> None:
-    """Starts Spark's JVM without waiting for it. :func:`session` waits."""
+    """Starts Spark's JVM, but does not wait for it. :func:`session` waits."""
     jvm.begin(settings(profile.conf, profile.secrets))
 
 
@@ -102,7 +102,7 @@ def session(profile: Profile) -> SparkSession:
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    # By default, Spark's Python workers would run `python3` from PATH.
+    # Without this, Spark's Python workers would run the `python3` in PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     logging.getLogger("py4j").setLevel(logging.ERROR)
     silence_query_log()
@@ -127,7 +127,7 @@ def session(profile: Profile) -> SparkSession:
 
 
 def _explain_failed_start(error: Exception, wanted: Mapping[str, str]) -> tuple[str, str]:
-    """Returns the problem and the remedy for a Spark that does not start."""
+    """Returns the problem and the remedy if Spark does not start."""
     remedy = "Check the target's server_side_parameters, and `loader setup`"
     host = _UNKNOWN_HOST.search(str(error))
     if host is not None and host[1] == socket.gethostname():
@@ -154,7 +154,8 @@ def _explain_failed_start(error: Exception, wanted: Mapping[str, str]) -> tuple[
 def _keep_signal_handlers() -> Iterator[None]:
     """Prevents PySpark from replacing the loader's SIGINT handler.
 
-    PySpark's handler would call the JVM during another call and break the connection.
+    PySpark's handler could call the JVM in the middle of another call, which would break the
+    connection.
     """
     from pyspark import SparkContext
 
@@ -171,7 +172,7 @@ def settings(conf: Mapping[str, str], secrets: Iterable[str] = ()) -> dict[str, 
     """Returns the settings of the profile and the loader's required settings.
 
     Args:
-        secrets: additional keys whose values Spark must mask in its event log and UI.
+        secrets: keys whose values Spark must also mask in its event log and UI.
     """
     catalog = conf.get("spark.sql.defaultCatalog", "spark_catalog")
     uncached = {f"spark.sql.catalog.{catalog}.cache-enabled": "false"}
@@ -194,13 +195,14 @@ def is_stopped(spark: SparkSession) -> bool:
 
 
 def adopt_session(spark: SparkSession) -> SparkSession:
-    """Returns a separate session with the required settings, on a Spark that a program started.
+    """Returns a new session with the required settings, on a Spark that the caller has started.
 
     The settings and temporary views of `spark` do not change. JDBC driver logs are disabled.
 
     Raises:
-        SpecError: if it is not a running Spark in this process, or if it lacks settings without
-            which the loader would read wrong times or stale tables. The error lists all of them.
+        SpecError: if Spark does not run in this process, or if settings are missing. Without these
+            settings, the loader would read wrong times or stale tables. The error lists all of
+            them.
     """
     context: Any = getattr(spark, "_sc", None)  # Spark Connect has none
     if context is None or context._jsc is None:
@@ -246,7 +248,7 @@ def check_same_lake(spark: SparkSession, profile: Profile) -> None:
     """Checks that a running session has the catalogs of a profile.
 
     Raises:
-        SpecError: with the settings that differ, but without their values.
+        SpecError: if settings differ. The error lists their names, but not their values.
     """
     conf = _all_settings(spark)
     differing = [
@@ -264,7 +266,7 @@ def check_same_lake(spark: SparkSession, profile: Profile) -> None:
 
 
 def sibling(spark: SparkSession) -> SparkSession:
-    """Returns a session with separate settings and temporary views, on the same Spark."""
+    """Returns a session on the same Spark that has its own settings and temporary views."""
     fresh = spark.newSession()
     for key, value in _sql_settings(spark).items():
         fresh.conf.set(key, value)
@@ -288,7 +290,7 @@ def silence_drivers(spark: SparkSession) -> None:
 
 
 def plan_simply(spark: SparkSession) -> None:
-    """Turns off optimizations that cost more than they save in queries over a few thousand rows.
+    """Turns off optimizations that take more time than they save in queries of few rows.
 
     These are code generation, adaptive query execution and multiple partitions.
     """
@@ -298,9 +300,9 @@ def plan_simply(spark: SparkSession) -> None:
 
 @contextmanager
 def generate_code(spark: SparkSession) -> Iterator[None]:
-    """Turns on code generation for queries that scan many rows, after :func:`plan_simply`.
+    """Turns code generation on again, for queries that scan many rows after :func:`plan_simply`.
 
-    The profile determines the code generation settings. No other thread may use the session.
+    Uses the profile's settings of code generation. No other thread may use the session.
     """
     for key in _SINGLE_PROCESS_SETTINGS:
         if key.startswith("spark.sql.codegen."):
@@ -316,11 +318,11 @@ def generate_code(spark: SparkSession) -> Iterator[None]:
 
 
 def hold_rows(rows: DataFrame) -> DataFrame:
-    """Runs a query, and returns its few thousand rows as a frame in the driver's memory.
+    """Runs a query, and returns its rows as a DataFrame in the driver's memory.
 
-    Queries of the frame do not reread the source, and most of these queries run no job. Call
-    :func:`plan_simply` first. Strings must be valid UTF-8, because they are converted to Java
-    strings.
+    The query must return only a few thousand rows. Queries of the DataFrame do not reread the
+    source, and most of them run no job. Call :func:`plan_simply` first. Strings must be valid
+    UTF-8, because they are converted to Java strings.
     """
     from pyspark.sql import DataFrame
 
@@ -332,10 +334,10 @@ def hold_rows(rows: DataFrame) -> DataFrame:
 
 
 def plan_now(rows: DataFrame) -> DataFrame:
-    """Plans a query, so that its tables may be altered before it runs.
+    """Plans a query now, so that its tables may be altered before it runs.
 
-    Spark 4.1 resolves tables a second time when a query runs, and fails if their columns have
-    changed.
+    Otherwise, Spark 4.1 resolves the tables a second time when the query runs, and fails if their
+    columns have changed.
     """
     from pyspark.sql import DataFrame
 
@@ -347,7 +349,7 @@ def plan_now(rows: DataFrame) -> DataFrame:
 
 
 def empty(spark: SparkSession, schema: StructType) -> DataFrame:
-    """Returns a frame without rows. PySpark's `createDataFrame` would start a Python worker."""
+    """Returns an empty DataFrame. PySpark's `createDataFrame` would start a Python worker."""
     from pyspark.sql import DataFrame
 
     session: Any = spark
@@ -358,7 +360,7 @@ def empty(spark: SparkSession, schema: StructType) -> DataFrame:
 
 @contextmanager
 def restore_settings(spark: SparkSession) -> Iterator[None]:
-    """Restores the settings of a session afterwards, because dbt and its models change them."""
+    """Restores the settings of a session after the block, because dbt and models change them."""
     before = _all_settings(spark)
     try:
         yield
@@ -374,13 +376,13 @@ def restore_settings(spark: SparkSession) -> Iterator[None]:
 
 def _all_settings(spark: SparkSession) -> dict[str, str]:
     every: Any = spark._jsparkSession.conf().getAll()
-    # Transfers all settings as one text, because a call to the JVM for each setting is slow.
+    # Transfers all settings as one string, because one call to the JVM per setting would be slow.
     pairs = (pair.partition(" -> ") for pair in every.mkString(_SEPARATOR).split(_SEPARATOR))
     return {key: value for key, _, value in pairs}
 
 
 def _apply_required_settings(spark: SparkSession) -> None:
-    """Applies the required settings, even if another program has started the session."""
+    """Applies the required settings, because another program may have started the session."""
     jvm: Any = spark._jvm
     jvm.java.util.TimeZone.setDefault(jvm.java.util.TimeZone.getTimeZone("UTC"))
     for key, value in _REQUIRED.items():
@@ -388,11 +390,11 @@ def _apply_required_settings(spark: SparkSession) -> None:
 
 
 def _skip_checksums(spark: SparkSession) -> None:
-    """Prevents Hadoop from writing a checksum file `.name.crc` for each local file.
+    """Prevents Hadoop from writing a checksum file (`.name.crc`) for each local file.
 
-    Hadoop starts `chmod` for each checksum file (4 ms), and a small batch writes many files. Other
-    engines neither write nor read checksum files. The loader verifies the checksums in Parquet
-    files instead. Iceberg's metadata has no checksums.
+    Hadoop runs `chmod` for each checksum file, which takes 4 ms, and a small batch writes many
+    files. Other engines neither write nor read checksum files. Instead, the loader verifies the
+    checksums inside Parquet files. Iceberg's metadata has no checksums.
     """
     jvm: Any = spark._jvm
     local = jvm.java.net.URI.create("file:///")
@@ -407,12 +409,12 @@ def _executor_zone(conf: Mapping[str, str]) -> dict[str, str]:
 
 
 def describe_jobs(spark: SparkSession, table: str) -> None:
-    """Sets the table as the description of this thread's jobs, for :func:`rows_written`."""
+    """Marks this thread's jobs with the name of a table, for :func:`rows_written`."""
     spark.sparkContext.setLocalProperty("spark.job.description", table)
 
 
 def rows_written(spark: SparkSession, table: str) -> int | None:
-    """Counts the rows read or written by the running stages of a table's jobs."""
+    """Counts the rows that the running stages of a table's jobs have read or written."""
     try:
         context: Any = spark.sparkContext._jsc.sc()
         stages = context.statusStore().activeStages().iterator()

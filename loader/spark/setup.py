@@ -18,18 +18,18 @@ from loader.spark.java import choose_java
 from loader.spark.profile import find_named_profile, read_profile_name
 from loader.spark.spark_version import SparkHome, SparkLine, find_spark
 
-# The project's link to the dbt package. On another machine, `loader setup` repairs the link.
+# The project's link to the dbt package. On a new machine, `loader setup` recreates the link.
 LINK = Path(".strandline") / "package"
 SCHEMA = Path(".strandline") / "loader.schema.json"
-"""The JSON Schema to which the comments of a new loader.yml refer, for editors."""
-# The folder of the installed package, to which `dbt deps` would copy the target of LINK.
+"""The JSON Schema for editors. The first comment in a new loader.yml refers to it."""
+# The folder of the installed package. `dbt deps` would create it from the target of LINK.
 _INSTALLED = Path("dbt_packages") / "strandline"
 _PACKAGES = Path("packages.yml")
 _PROJECT = "__PROJECT__"
-# The warehouse in the package's profile, relative to the working folder.
+# The warehouse in the dbt package's profile. It is relative to the working folder.
 _RELATIVE = "env_var('PWD', '.') ~ '/warehouse'"
-# The warehouse in a project's profile. It is absolute, because tables store their paths and dbt may
-# be started in any folder.
+# The warehouse in a project's profile. It is absolute, because tables store their paths, and dbt
+# may be started in any folder.
 _WAREHOUSE = re.compile(r"(?<=env_var\('STRANDLINE_WAREHOUSE', )'(/[^'\\]*/warehouse)'(?=\))")
 EMBEDDED, CLUSTER = "embedded", "cluster"
 """The targets of the profile."""
@@ -38,13 +38,13 @@ _DEFAULT_TARGET = f"env_var('STRANDLINE_TARGET', '{EMBEDDED}')"
 _RESERVED_PROJECT_NAMES = {"dbt", "dbt_spark", "strandline"}
 
 _SPEC = Path("loader.yml")
-# The files to write, and their templates.
+# Maps each file to write to its template.
 _TEMPLATES = {
     _SPEC: "loader.yml",
     Path("dbt_project.yml"): "dbt_project.yml",
     _PACKAGES: "packages.yml",
 }
-# The location in which dbt searches by default. In an existing project, the file would take
+# The first place in which dbt looks for a profile. In an existing project, a file there would take
 # precedence over the user's profile, so it is written to a subfolder instead.
 _PROFILES = Path("profiles.yml")
 _PROFILES_IN_FOLDER = Path("profiles") / "profiles.yml"
@@ -73,7 +73,7 @@ _CLUSTER_STEPS = (
     "  7. dbt build                    # latest tables and tests",
 )
 
-# The changes that an existing project needs in its files to use the package.
+# The changes that the user must make to the files of an existing project to use the package.
 _DISPATCH = "dispatch: [{macro_namespace: dbt, search_order: [your_project, strandline, dbt]}]"
 _ADVICE_FOR_EXISTING = {
     Path("dbt_project.yml"): f"add `{_DISPATCH}` to it, and `profile: strandline` unless "
@@ -89,16 +89,16 @@ def create(
     schema: str | None = None,
     target: str = EMBEDDED,
 ) -> None:
-    """Writes the missing files of a starter project into a folder. Does not change other files.
+    """Writes the missing files of a starter project to a folder. Does not change existing files.
 
     Args:
         report: called with a message for each file.
-        spec: the text of loader.yml; by default, a sample.
+        spec: the text of loader.yml. The default is a sample.
         schema: the JSON Schema of loader.yml.
         target: the profile's default target.
 
     Raises:
-        SpecError: if no file is missing, or the folder cannot be written.
+        SpecError: if no file is missing, or the folder is not writable.
     """
     folder = folder.absolute()
     profiles = _profiles_of(folder)
@@ -140,7 +140,7 @@ def create(
 
 
 def refuse_existing_spec(folder: Path) -> None:
-    """Raises SpecError if a folder has a loader.yml, which `loader init --from` would replace."""
+    """Raises SpecError if a folder has a loader.yml. `loader init --from` would replace it."""
     if (folder / _SPEC).exists():
         raise SpecError(
             "loader.yml already exists",
@@ -150,7 +150,7 @@ def refuse_existing_spec(folder: Path) -> None:
 
 
 def _profiles_of(folder: Path) -> Path:
-    """Returns the path of a project's profile, which may not exist."""
+    """Returns the path of a project's profile, even if the file does not exist yet."""
     profiles = [path for path in (_PROFILES, _PROFILES_IN_FOLDER) if (folder / path).exists()]
     if profiles:
         return profiles[0]
@@ -166,7 +166,7 @@ def uses_link(folder: Path) -> bool:
 
 
 def link_package(folder: Path) -> str:
-    """Links the dbt package into the project, as `dbt deps` does. Replaces broken links.
+    """Creates the links to the dbt package in a project, as `dbt deps` does. Replaces broken links.
 
     Returns:
         A message about the result.
@@ -179,7 +179,7 @@ def link_package(folder: Path) -> str:
 
 
 def write_schema(folder: Path, schema: str) -> str:
-    """Writes the JSON Schema of loader.yml for editors.
+    """Writes the JSON Schema of loader.yml, which editors use.
 
     Returns:
         A message about the result.
@@ -191,14 +191,14 @@ def write_schema(folder: Path, schema: str) -> str:
 
 
 def repair_profile(folder: Path) -> str | None:
-    """Writes a project's profile if it is missing, or corrects the path of the warehouse in it.
+    """Writes a project's profile if it is missing, or corrects the warehouse's path in it.
 
-    A clone of the project's repository lacks the profile, because git ignores the file. Writes no
-    profile if ~/.dbt or DBT_PROFILES_DIR contains one. Does not change the path of an existing
-    warehouse.
+    A clone of the project's repository lacks the profile, because git ignores the file. If ~/.dbt
+    or DBT_PROFILES_DIR contains the profile, none is written. If the warehouse exists at its path,
+    the path is not changed.
 
     Returns:
-        A message about the result, or None if nothing was wrong.
+        A message about the result, or None if nothing had to be repaired.
     """
     name = _profiles_of(folder)
     path = folder / name
@@ -220,13 +220,13 @@ def repair_profile(folder: Path) -> str | None:
 
 
 def _quote_warehouse(folder: Path) -> str:
-    """Returns the warehouse's path as a Jinja string inside a YAML string in double quotes."""
+    """Returns the warehouse's path as a Jinja string, escaped for a double-quoted YAML string."""
     text = str(folder / "warehouse").replace("\\", "\\\\").replace("'", "\\'")
     return "'" + text.replace("\\", "\\\\").replace('"', '\\"') + "'"
 
 
 def project_name(folder: Path) -> str:
-    """Converts a folder's name to a dbt project name of letters, digits and underscores."""
+    """Converts a folder's name to a dbt project name: only letters, digits and underscores."""
     name = re.sub(r"[^a-z0-9_]+", "_", folder.name.lower()).strip("_")
     if not name or name[0].isdigit() or name in _RESERVED_PROJECT_NAMES:
         name = (
@@ -267,7 +267,7 @@ def _ignore(folder: Path) -> str:
 
 
 def link(source: Path, target: Path) -> str:
-    """Links a folder, or copies it if links are not supported. Replaces an older link.
+    """Creates a link to a folder, or copies it if links are not supported. Replaces older links.
 
     Returns:
         A message about the result.
@@ -296,11 +296,11 @@ AWS = "aws"
 def prepare(drivers: Sequence[str], folder: Path, report: Report) -> None:
     """Prepares Spark, the JDBC drivers, and the project in `folder` if there is one.
 
-    Can be repeated, because it changes only missing or wrong files.
+    Can be repeated safely, because it changes only missing or wrong files.
 
     Args:
-        drivers: names (`postgresql`, `aws`) or paths of jars.
-        folder: the project's folder, in which the link to the dbt package is repaired.
+        drivers: names, such as `postgresql` or `aws`, or paths of jars.
+        folder: the project's folder. The link to the dbt package in it is repaired.
         report: called with a message for each step.
 
     Raises:
@@ -324,10 +324,10 @@ def prepare(drivers: Sequence[str], folder: Path, report: Report) -> None:
 
 
 def provide_jars(conf: Mapping[str, str], urls: Iterable[str], report: Report) -> None:
-    """Fetches the Iceberg runtime and the drivers for `urls` if they are missing.
+    """Fetches the Iceberg runtime, and the drivers for `urls`, if they are missing.
 
-    Does not fetch jars that the profile contains. If a driver cannot be fetched, only the sources
-    that need it fail later.
+    Does not fetch jars that the profile names. If a driver cannot be fetched, no error is raised:
+    only the sources that need the driver will fail.
 
     Raises:
         SpecError: if the Iceberg runtime cannot be provided.
@@ -356,7 +356,7 @@ def _provide_iceberg(home: SparkHome, report: Report) -> str:
 
 
 def _find_jar_or_driver(name: str, line: SparkLine) -> Path | jars.Jar | Driver | None:
-    """Resolves a name to a jar or a driver, or None if Spark includes the driver."""
+    """Resolves a name to a jar or a driver. Returns None if Spark includes the driver."""
     if name.lower() in jars.BUILT_IN:
         return None
     if name.lower() == AWS:

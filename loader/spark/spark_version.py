@@ -1,4 +1,4 @@
-"""Lists the supported Spark versions, and contains all code that depends on the version.
+"""Lists the supported versions of Spark, and contains all code that depends on these versions.
 
 No other module checks the version of Spark, Scala, Iceberg or Java.
 """
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 INSTALL = "pip install 'strandline[embedded]'"
 
-# Spark's options for Java modules (org.apache.spark.launcher.JavaModuleOptions). Omits
-# `--add-modules=jdk.incubator.vector` of Spark 4.1. Only MLlib needs this module, and a Java that
-# lacks the module would not start.
+# Spark's options for Java modules (org.apache.spark.launcher.JavaModuleOptions). Spark 4.1 also has
+# `--add-modules=jdk.incubator.vector`. This is omitted, because only MLlib needs this module, and a
+# Java without the module would not start.
 _ADD_OPENS = (
     "java.base/java.lang",
     "java.base/java.lang.invoke",
@@ -59,8 +59,8 @@ class SparkLine:
         version: the major and minor version.
         scala: the Scala version of this Spark.
         iceberg: the Iceberg runtime for this Spark and Scala.
-        aws: the jar that Iceberg needs for S3FileIO and Glue. `loader setup aws` provides it.
-        java: the supported versions of Java, in ascending order.
+        aws: the jar that Iceberg needs for S3FileIO and Glue. `loader setup aws` fetches it.
+        java: the supported versions of Java, sorted.
         options: the required JVM options.
     """
 
@@ -72,7 +72,7 @@ class SparkLine:
     options: tuple[str, ...]
 
     def describe_java(self) -> str:
-        """Lists the supported versions of Java, for messages."""
+        """Returns a list of the supported Java versions, for messages."""
         *others, last = map(str, self.java)
         return f"Java {', '.join(others)} or {last}"
 
@@ -132,7 +132,7 @@ ALL_JARS: tuple[Jar, ...] = (
     *(jar for line in LINES.values() for jar in (line.iceberg, line.aws)),
     *(driver.jar for driver in DRIVERS.values()),
 )
-"""All jars that `loader setup` may fetch, for audits and bills of materials."""
+"""All jars that `loader setup` can fetch, for audits and bills of materials."""
 
 
 @dataclass(frozen=True)
@@ -140,8 +140,8 @@ class SparkHome:
     """An installed Spark.
 
     Attributes:
-        folder: the folder in which PySpark finds it.
-        line: the version's entry in LINES.
+        folder: the folder in which PySpark finds this Spark.
+        line: the entry in LINES for its version.
     """
 
     folder: Path
@@ -149,7 +149,7 @@ class SparkHome:
 
 
 def find_spark() -> SparkHome:
-    """Finds Spark in `SPARK_HOME` or in the package, as PySpark does.
+    """Finds Spark in `SPARK_HOME` or in the `pyspark` package, as PySpark does.
 
     Raises:
         SpecError: if Spark is missing, or its version is not supported.
@@ -199,9 +199,9 @@ def silence_query_log() -> None:
 
 
 def jdbc_schema(jvm: Any, connection: Any, result: Any, dialect: Any) -> Any:
-    """Returns the Spark columns of a JDBC result, as a Java `StructType`.
+    """Returns the columns of a JDBC result as a Java `StructType`.
 
-    Since Spark 4.0, dialects need the connection for the schema.
+    Since Spark 4.0, dialects need the connection to determine the schema.
     """
     utils = jvm.org.apache.spark.sql.execution.datasources.jdbc.JdbcUtils
     first = () if _is_version_3() else (connection,)
@@ -209,9 +209,9 @@ def jdbc_schema(jvm: Any, connection: Any, result: Any, dialect: Any) -> Any:
 
 
 def jdbc_relation(spark: SparkSession, columns: Any, partitions: Any, options: Any) -> Any:
-    """Returns Spark's lazy JDBC relation, a Java object.
+    """Returns Spark's lazy JDBC relation, which is a Java object.
 
-    Since Spark 4.1, the constructor has a parameter for metrics before the session.
+    Since Spark 4.1, the constructor has an additional parameter for metrics.
     """
     session: Any = spark
     jvm = session._jvm
@@ -224,15 +224,15 @@ def jdbc_relation(spark: SparkSession, columns: Any, partitions: Any, options: A
 
 
 def record_writers(iceberg: Any, table: Any, spec: Any, form: Any) -> Callable[[Any, Any], Any]:
-    """Returns a function that opens a writer of Iceberg records for an output and a partition.
+    """Returns a function that opens a writer of Iceberg records.
 
-    The class depends on the version: Iceberg 1.12 removes `GenericAppenderFactory`, but the
-    successor of this class is not public in 1.10.
+    The function's arguments are an output file and a partition. The class depends on the version:
+    Iceberg 1.12 removes `GenericAppenderFactory`, but its successor is not public in 1.10.
 
     Args:
         iceberg: the package `org.apache.iceberg`.
         table: Iceberg's table object.
-        spec: the partition spec to write with.
+        spec: the partition spec for the new files.
         form: the file format.
     """
     if _is_version_3():

@@ -1,7 +1,7 @@
-"""Creates private temporary folders, and removes the folders of killed processes.
+"""Creates private temporary folders, and removes folders that killed processes have left.
 
 A folder's name identifies its process: `strandline-<kind>-<machine>-<process>-…`. The name includes
-the machine, because containers may use the same parent folder and have equal process ids.
+the machine, because several containers may share the parent folder and have equal process ids.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _open: list[Path] = []
 
 @contextmanager
 def private_folder(kind: str, above: Path | None = None) -> Iterator[Path]:
-    """Yields an empty folder that only this user can read, and removes it.
+    """Yields an empty folder that only this user can read, and removes it after the block.
 
     Args:
         kind: the purpose of the folder, in lower case.
-        above: the parent folder, which is created if missing; by default the folder for temporary
-            files.
+        above: the parent folder, which is created if it is missing. The default is the system's
+            folder for temporary files.
     """
     folder = create_folder(kind, above)
     _open.append(folder)
@@ -43,17 +43,19 @@ def private_folder(kind: str, above: Path | None = None) -> Iterator[Path]:
 
 
 def remove_all() -> None:
-    """Removes all private folders of this process, before it is killed."""
+    """Removes all private folders of this process. Called before the process is killed."""
     for folder in list(_open):
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def create_folder(kind: str, above: Path | None = None, age: float = 0.0) -> Path:
-    """Creates a private folder without removing it later. Removes folders of killed processes.
+    """Creates a private folder, and removes folders that killed processes have left.
+
+    The caller must remove the new folder.
 
     Args:
-        age: how many seconds a folder of a killed process must be unchanged before it is removed. A
-            child of the process may still use the folder.
+        age: the time in seconds. A killed process's folder is only removed if it has not changed
+            for this time, because a child of the process may still use it.
     """
     above = above or Path(tempfile.gettempdir())
     above.mkdir(parents=True, exist_ok=True)
@@ -64,13 +66,13 @@ def create_folder(kind: str, above: Path | None = None, age: float = 0.0) -> Pat
 
 
 def name_prefix(kind: str) -> str:
-    """Returns the part of the folders' names before the process id."""
+    """Returns the part of a folder's name before the process id."""
     machine = re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname())[:60]
     return f"strandline-{kind}-{machine}-"
 
 
 def home_folder() -> Path | None:
-    """Returns the user's home from the password database, because HOME may be wrong under sudo."""
+    """Returns the user's home according to the password database. Under sudo, HOME may be wrong."""
     import pwd
 
     try:
@@ -84,7 +86,7 @@ def ensure_own_folder(place: Path, where: str, remedy: str) -> None:
 
     Args:
         where: the folder's purpose, for error messages.
-        remedy: what the user may do instead of removing the folder, for error messages.
+        remedy: an alternative to removing the folder, for error messages.
 
     Raises:
         SpecError: if the path is a link, belongs to another user, or other users may write to it.
@@ -136,8 +138,8 @@ def create_local_dir(settings: Mapping[str, str], defaults: str) -> dict[str, st
     """Creates a private folder for Spark's sorts and shuffles. Returns the settings for it.
 
     All users of the machine can read Spark's default folder, and killed processes leave their files
-    in it. Does not create one on a cluster, or if the user has configured a folder. Java also uses
-    the folder for temporary files, unless the user has configured another folder for them.
+    there. Creates no folder on a cluster, or if the user has configured a folder. Java also uses
+    the new folder for temporary files, unless the user has configured another folder for these.
 
     Args:
         settings: the settings of the profile.
@@ -159,6 +161,6 @@ def _is_set(defaults: str, setting: str) -> bool:
 
 
 def delete_at_exit(jvm: Any, folder: str) -> None:
-    """Makes Spark delete the folder when its JVM exits."""
+    """Makes Spark delete a folder when its JVM exits."""
     manager = jvm.org.apache.spark.util.ShutdownHookManager
     manager.registerShutdownDeleteDir(jvm.java.io.File(folder))
