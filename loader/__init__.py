@@ -1,4 +1,4 @@
-"""Strandline's loader: incremental append from databases and files into Iceberg tables.
+"""Strandline's loader: incrementally appends rows from databases and files to Iceberg tables.
 
 The command line is the main interface. Programs use :mod:`loader.api`, which also lists the
 interfaces for plug-ins.

@@ -6,8 +6,7 @@ import signal
 def start() -> None:
     """Runs the command line.
 
-    Ctrl-C during the imports terminates the process without the stack trace that Python would
-    print.
+    During the imports, Ctrl-C ends the process without the stack trace that Python would print.
     """
     is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if is_default:

@@ -1,4 +1,4 @@
-"""The Python API: loads tables from a program, as the command line does.
+"""The Python API. Programs use it to load tables, as users do with the command line.
 
 Load a spec, or build it in code. Then run it, and read typed results::
 
@@ -18,14 +18,15 @@ Errors are subclasses of :class:`LoaderError` with the attributes `what`, `where
 - :class:`SpecError`: the spec, profile, installation or an argument is invalid. Methods raise it
   before they sync a table.
 - :class:`TableError`: a table cannot be synced. :meth:`Loader.run` does not raise it: the other
-  tables are synced, and the result has the error. Subclasses: :class:`LockedError` (another run has
-  locked the table), :class:`DamagedError` (a file in the lake is corrupt), :class:`StateError` (a
-  stored cursor cannot be used) and :class:`JavaEndedError` (Spark's process has exited).
+  tables are synced, and the result contains the error. Its subclasses are :class:`LockedError`
+  (another run has locked the table), :class:`DamagedError` (a file in the lake is corrupt),
+  :class:`StateError` (a stored cursor cannot be used) and :class:`JavaEndedError` (Spark's process
+  has exited).
 
 Programs may also import the interfaces for plug-ins: :mod:`loader.sources.interface` (connectors),
-:mod:`loader.state` (``StateBackend``) with :mod:`loader.testing`, and, for commands that push
-batches into a lake, :mod:`loader.sync.ingest` and :mod:`loader.cli.ingest_command`. Everything else
-may change without notice.
+:mod:`loader.state` (``StateBackend``) and :mod:`loader.testing` (its tests). Commands that push
+batches to a lake use :mod:`loader.sync.ingest` and :mod:`loader.cli.ingest_command`. Everything
+else may change without notice.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ __all__ = [
 ]
 
 _ARGUMENTS = {"--select": "select", "loader preview": "table", "--build": "dbt_build"}
-"""Maps the locations in command-line errors to the arguments of this API."""
+"""Maps locations in errors, which name command-line options, to the arguments of this API."""
 
 _log = logging.getLogger("loader")
 P = ParamSpec("P")
@@ -113,7 +114,7 @@ R = TypeVar("R")
 
 
 def _without_causes(method: Callable[P, R]) -> Callable[P, R]:
-    """Raises a method's errors without their causes, whose messages may contain secrets."""
+    """Removes the causes of a method's errors, because their messages may contain secrets."""
 
     @functools.wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -121,7 +122,7 @@ def _without_causes(method: Callable[P, R]) -> Callable[P, R]:
             return method(*args, **kwargs)
         except LoaderError as error:
             caught = error
-        # Raises the error outside of the `except` block, which would set `__context__` again.
+        # Raised after the `except` block, because a raise inside it would set `__context__` again.
         raise _hide_causes(caught)
 
     return call
@@ -131,15 +132,15 @@ class Loader:
     """Runs, checks, previews and reconciles the tables of one spec in a Spark session.
 
     Spark starts on first use, with the profile of the spec's destination, and stops at the end of
-    the `with` block. If this process already has a Spark session, the loader uses it and does not
-    stop it: the session `spark`, or any session with the profile's catalogs. The loader then works
-    in a separate session of that Spark, and does not change your settings or temporary views.
+    the `with` block. If you pass a session, or if this process already has a session with the
+    profile's catalogs, the loader uses that Spark and does not stop it. It then works in a separate
+    session, and does not change your settings or temporary views.
 
     A loader runs one call at a time, in any thread.
 
     Args:
         spec: the result of :func:`load_spec` or :func:`build_spec`.
-        spark: a session to use. In this case, only `dbt_build` needs a profile.
+        spark: the session to use. If it is given, only `dbt_build` needs a profile.
 
     Example:
         >>> with Loader(load_spec("loader.yml")) as loader:  # doctest: +SKIP
@@ -171,7 +172,7 @@ class Loader:
         self.close()
 
     def close(self) -> None:
-        """Stops Spark, if this loader has started it. A later call starts it again."""
+        """Stops Spark if this loader started it. A later call starts it again."""
         runs, self._runs = self._runs, None
         if runs is not None and self._adopted is None:
             from loader.spark.jvm import forget_ended
@@ -185,7 +186,7 @@ class Loader:
 
     @property
     def spark(self) -> SparkSession:
-        """The Spark session, for queries of the raw tables. Starts Spark if necessary."""
+        """The Spark session, with which you can query the raw tables. Starts Spark if necessary."""
         with self._work():
             return self._open().pipeline.spark
 
@@ -201,17 +202,18 @@ class Loader:
         dbt_arguments: Sequence[str] = (),
         on_event: Callable[[Event], object] | None = None,
     ) -> RunResult:
-        """Syncs tables, as `loader run` does. A failed table does not stop the others.
+        """Syncs tables, as `loader run` does. If one table fails, the others are still synced.
 
         Args:
-            select: tables, by name or wildcard; empty means all.
+            select: names or wildcards of tables. If empty, all tables are synced.
             full_refresh: whether to reload all rows, as a new generation.
-            concurrency: the number of tables to sync at once; by default the spec's setting.
-            accept_key_change: whether key and cursor columns may be widened.
-            dbt_build: whether to then run `dbt build` in this process and Spark.
+            concurrency: the number of tables to sync in parallel. The default is the spec's
+                setting.
+            accept_key_change: whether the types of key and cursor columns may be widened.
+            dbt_build: whether to run `dbt build` after the sync, in this process and this Spark.
             dbt_arguments: the arguments for `dbt build`.
-            on_event: called for each event, from threads of the run, but never concurrently. An
-                exception that it raises is only logged.
+            on_event: called for each event. The calls come from threads of the run, but never
+                concurrently. If it raises an exception, the exception is only logged.
 
         Raises:
             SpecError: if the spec, an argument or the installation is invalid.
@@ -244,7 +246,7 @@ class Loader:
 
     @_without_causes
     def check(self, select: str | Sequence[str] = ()) -> CheckResult:
-        """Checks lake, connections and cursors, as `loader check` does. Writes no rows."""
+        """Checks the lake, connections and cursors, as `loader check` does. Appends no rows."""
         from loader.sync.check import check_spec
 
         tables, errors = [], []
@@ -262,7 +264,7 @@ class Loader:
 
     @_without_causes
     def preview(self, table: str, limit: int = 10) -> DataFrame:
-        """Returns the first rows of a table as the first load would write them. Writes nothing.
+        """Returns the first rows of a table, as its first load would write them. Writes nothing.
 
         Raises:
             LoaderError: if there is no such table, or it cannot be read.
@@ -295,8 +297,8 @@ class Loader:
         """Syncs tables and compares them with their sources, as `loader reconcile` does.
 
         Args:
-            repair: whether to append missed changes.
-            allow_deletes: whether to treat any number of missing rows as deleted.
+            repair: whether to append the changes that were missed.
+            allow_deletes: whether missing rows count as deleted, even if they are many.
         """
         from loader.cli.reconcile import report_findings, to_row
         from loader.reconcile.reconciliation import Reconciliation
@@ -322,12 +324,11 @@ class Loader:
             return tuple(TableStatus(*row) for row in rows)
 
     def stop(self) -> None:
-        """Stops the current call, from any thread. Tables whose rows are not yet published fail.
+        """Stops the current call. Can be called from any thread.
 
-        If no call is running, this does nothing.
-
-        Connectors and databases of other loaders in this process are also interrupted. Jobs of a
-        Spark that this loader has not started are not cancelled, so the run waits for them.
+        Tables whose rows are not yet published fail. If no call is running, this does nothing.
+        Work of other loaders in this process on connectors and databases is also interrupted. If
+        this loader did not start Spark, its jobs are not cancelled, so the call waits for them.
         """
         from loader.spark.interruption import interrupt
 
@@ -341,7 +342,7 @@ class Loader:
 
     @contextmanager
     def _work(self, on_event: Callable[[Event], object] | None = None) -> Iterator[EventOutput]:
-        """Allows one call at a time, and raises errors without secrets."""
+        """Rejects concurrent calls, and removes secrets from errors."""
         from loader.spark.interruption import resume
 
         if not self._lock.acquire(blocking=False):
@@ -368,7 +369,7 @@ class Loader:
                 self._lock.release()
 
     def _open(self) -> RestartingRun:
-        """Opens the pipeline, and starts Spark unless the process has a session."""
+        """Opens the pipeline. Starts Spark unless this process already has a session."""
         from loader.spark.session import adopt_session, check_same_lake, find_session, is_stopped
 
         if self._runs is not None and is_stopped(self._runs.pipeline.spark):
@@ -441,7 +442,7 @@ def _list_names(select: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _list_errors(outcomes: Sequence[Outcome], ended: LoaderError | None) -> list[LoaderError]:
-    """Returns the distinct errors. Removes the causes of all tables' errors."""
+    """Returns each error once. Also removes the causes of the errors in the outcomes."""
     for outcome in outcomes:
         if outcome.error is not None:
             _hide_causes(outcome.error)
@@ -449,7 +450,10 @@ def _list_errors(outcomes: Sequence[Outcome], ended: LoaderError | None) -> list
 
 
 def _hide_causes(error: LoaderError) -> LoaderError:
-    """Removes an error's causes, whose messages may contain secrets, and logs them redacted."""
+    """Removes the causes of an error, because their messages may contain secrets.
+
+    Logs the causes without secrets.
+    """
     if _log.isEnabledFor(logging.DEBUG):
         _log.debug("%s", redact_foreign("".join(traceback.format_exception(error))))
     error.__cause__ = error.__context__ = None

@@ -1,4 +1,4 @@
-"""Recognises damaged Iceberg tables from exceptions, and reports the table with a remedy."""
+"""Recognises from an exception that an Iceberg table is damaged, and builds the error."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _METADATA = re.compile(
     r"[^/\s:\"']*\.metadata\.json\b|version-hint\.text|snap-[^/\s:\"']*\.avro"
     r"|(?<=/metadata/)[^/\s:\"']*-m[^/\s:\"']*\.avro"
 )
-# This matches only names of Iceberg's data files, because a damaged Parquet file may also belong to
-# a source.
+# This matches only the names of Iceberg's data files, because other Parquet files may belong to a
+# source.
 _DATA = re.compile(r"\d{5}-\d+-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}-\d{5}[\w-]*\.parquet")
 _MISSING = re.compile(r"Metadata file for version (\d+) is missing")
 _ERRORS = re.compile(
@@ -25,8 +25,8 @@ _CORRUPT_FILE_ERROR = re.compile(
     r"|InvalidAvroMagicException|Not an Avro data file|Expected magic number"
     r"|CRC checksum verification failed|Checksum error"
 )
-# If the message has no file name, these classes in the stack trace show which kind of file was
-# read. All of them are readers, because the trace of a job also contains classes that write.
+# If the message contains no file name, these classes in the stack trace show which kind of file was
+# read. Only readers are listed, because the trace of a job may also contain classes that write.
 _MANIFEST_READER = re.compile(
     r"org\.apache\.iceberg\.(?:ManifestReader|ManifestLists|avro\.Avro(?:Iterable|IO))\b"
 )
@@ -35,7 +35,9 @@ RECOVERY = f"{page('recovery', 'A damaged table')}, describes the recovery"
 
 
 def detect_damage(text: str, where: str) -> DamagedError | None:
-    """Returns an error if an exception reports a damaged or missing file of a table, else None.
+    """Returns an error if an exception reports that a file of a table is damaged or missing.
+
+    Returns None for all other exceptions.
 
     Args:
         text: the text of the exception and its causes.
@@ -53,7 +55,7 @@ def detect_damage(text: str, where: str) -> DamagedError | None:
 
 
 def _find_damage(text: str) -> tuple[str, str] | None:
-    """Returns the damaged part of a table and the file, or None if no damage is recognised."""
+    """Returns the damaged part of a table and the damaged file, or None if there is no damage."""
     missing = _MISSING.search(text)
     if missing is not None:
         return "metadata", f"v{missing[1]}.metadata.json"

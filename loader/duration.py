@@ -1,4 +1,4 @@
-"""Parses durations, and the distance below the stored cursor at which a sync begins to read."""
+"""Parses durations and lookbacks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _UNITS = {
 }
 _NUMBER_AND_UNIT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)", re.IGNORECASE | re.ASCII)
 DURATION_PATTERN = r"^\s*([0-9]+(\.[0-9]+)?\s*[A-Za-z]+\s*)+$"
-"""A regular expression for editors that matches all strings that :func:`seconds_of` accepts."""
+"""A regular expression for editors. It matches all strings that :func:`seconds_of` accepts."""
 _CENTURY_SECONDS = 36525 * 86400
 _EXAMPLES = (
     "write a time such as '10 minutes', '2 days' or '1h', or a whole number for number cursors"
@@ -35,9 +35,9 @@ class Lookback:
     """The distance below the stored cursor at which the next sync begins to read.
 
     Attributes:
-        seconds: the seconds for time cursors, or None if `steps` is set.
-        steps: the steps for number cursors, or None if `seconds` is set.
-        text: the text in the spec, for messages and the ledger.
+        seconds: the distance in seconds, for time cursors; None if `steps` is set.
+        steps: the distance in cursor values, for number cursors; None if `seconds` is set.
+        text: the lookback as written in the spec, for messages and the ledger.
     """
 
     seconds: int | None
@@ -49,8 +49,9 @@ class Lookback:
         """Parses '10 minutes', '1h 30m', '2 days' or a whole number.
 
         Raises:
-            ValueError: if the text is negative, not whole seconds, longer than a century or not a
-                duration. Months and years are refused, because they have no fixed length.
+            ValueError: if the text is not a duration, or if the duration is negative, longer than a
+                century or not a whole number of seconds. Months and years are refused, because
+                their lengths vary.
         """
         text = text.strip()
         if text.startswith("-"):
@@ -69,14 +70,14 @@ class Lookback:
 
 
 def seconds_of(text: str, what: str, examples: str) -> Fraction:
-    """Parses '10 minutes' or '1h 30m'.
+    """Parses a duration such as '10 minutes' or '1h 30m'. Returns the number of seconds.
 
     Args:
-        what: the expected value, such as "a lookback", for errors.
+        what: the kind of value, such as "a lookback", for errors.
         examples: examples of valid durations, for errors.
 
     Raises:
-        ValueError: with the problem and `examples`.
+        ValueError: if the text is not a duration. The error states the problem and `examples`.
     """
     total, position = Fraction(0), 0
     while position < len(text):

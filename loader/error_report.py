@@ -11,12 +11,12 @@ from loader.errors import LoaderError
 
 E = TypeVar("E", bound=LoaderError)
 
-_MAX_ERRORS = 50  # more mistakes usually mean that the file is the wrong one
+_MAX_ERRORS = 50  # if a file has more mistakes, it is usually the wrong file
 _MAX_NAMES = 1000
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Returns "Did you mean …?" for a misspelt name; empty if no known name is similar."""
+    """Returns "Did you mean …?" with the most similar known name; empty if none is similar."""
     names = {name.lower(): name for name in known}
     candidates = list(names)
     if len(candidates) > _MAX_NAMES:  # comparing all names would be slow
@@ -28,7 +28,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def one_error(errors: Sequence[E], where: str) -> E:
-    """Merges `errors` into one error with a list. Returns a single error unchanged."""
+    """Merges `errors` into one error that lists them. Returns a single error unchanged."""
     if len(errors) == 1:
         return errors[0]
     lines = "".join(f"\n- {error}" for error in errors[:_MAX_ERRORS])

@@ -1,4 +1,7 @@
-"""Errors with problem, location and remedy. Commands handle each class differently."""
+"""The loader's errors. Each states a problem, a location and a remedy.
+
+Commands handle each class differently.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,10 @@ import re
 
 
 def sentence(error: BaseException) -> str:
-    """Returns the first line of a Spark message, without the error class and the full stop.
+    """Returns the first line of a Spark error, without the error class and the full stop.
 
-    If Py4J reports a Java exception, the message is in the second line, after the exception's
-    class.
+    If Py4J reports a Java exception, the message is in the second line, after the class of the
+    exception.
     """
     lines = str(error).strip().splitlines() or [type(error).__name__]
     called = lines[0].startswith("An error occurred while calling ") and len(lines) > 1
@@ -19,12 +22,12 @@ def sentence(error: BaseException) -> str:
 
 
 class LoaderError(Exception):
-    """An error with a remedy. The stack trace is printed only with ``--debug``.
+    """An error with a remedy. Its stack trace is printed only with ``--debug``.
 
     Args:
-        what: the problem, as one sentence without a full stop.
-        where: the file, document, key, table or connection.
-        remedy: what to do, as an imperative sentence.
+        what: the problem, as a sentence without a full stop.
+        where: the location: a file, document, key, table or connection.
+        remedy: the instruction to the user, as an imperative sentence.
     """
 
     exit_code = 1
@@ -63,8 +66,8 @@ class DamagedError(TableError):
 
 
 class StateError(TableError):
-    """A stored cursor is invalid or cannot be written. The table is not reloaded."""
+    """A stored cursor is invalid, or a cursor cannot be stored. The table is not reloaded."""
 
 
 class NewerStateError(StateError):
-    """A newer loader wrote the stored cursor, which this loader neither uses nor replaces."""
+    """A newer version of the loader wrote the stored cursor. It is neither used nor replaced."""

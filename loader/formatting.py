@@ -7,7 +7,7 @@ _SHOWN_UNITS = 2
 
 
 def format_count(count: int, one: str, several: str | None = None) -> str:
-    """Formats a number with its unit.
+    """Formats a count and its noun, in the singular or plural.
 
     >>> format_count(1, "row"), format_count(2000, "row"), format_count(2, "row is", "rows are")
     ('1 row', '2,000 rows', '2 rows are')
@@ -16,7 +16,7 @@ def format_count(count: int, one: str, several: str | None = None) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Formats a duration in its two largest units, as users write it in the spec.
+    """Formats a duration in its two largest units, as durations are written in the spec.
 
     >>> format_duration(246), format_duration(86400), format_duration(0.2)
     ('4 minutes 6 seconds', '1 day', '0 seconds')

@@ -1,9 +1,9 @@
-"""Checks the names of tables, namespaces and state keys, which become folders and files.
+"""Checks the names of tables, namespaces and state keys, which become names of folders and files.
 
 In a file-system warehouse, a raw table is a folder and its lock is a file, so a name must not be a
-path. dbt does not escape backticks in names, so a name must not contain backticks. In the names of
-a source's tables, dots, slashes and backticks become `_`. :func:`explain_refusal` checks names from
-the spec, the command line and exported cursors.
+path. dbt does not escape backticks, so a name must not contain them. In the names of a source's
+tables, dots, slashes and backticks are replaced by `_`. Names from the spec, the command line and
+exported cursors are checked with :func:`explain_refusal`.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ import re
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
-# Includes Python's line separators, because the macros split Spark's plans into lines.
+# Includes the characters that Python treats as line breaks, because macros split Spark's plans into
+# lines.
 _INVALID = re.compile(r"[/`\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _FILE_CHARACTER = re.compile(r"[^/%\x00-\x1f\x7f]")
-_MAX_BYTES = 180  # file systems allow 255 bytes, including suffixes
+_MAX_BYTES = 180  # file systems allow 255 bytes, which must include suffixes
 
 
 def in_the_lake(name: str) -> str:
-    """Returns the raw table's name for a source's table. Replaces dots, slashes and backticks."""
+    """Returns the name of a source's table in the lake. Replaces dots, slashes and backticks."""
     return _INVALID.sub("_", name.replace(".", "_"))
 
 
@@ -30,11 +31,11 @@ def is_wildcard(pattern: str) -> bool:
 
 
 def match_selection(name: str, select: Sequence[str]) -> set[str]:
-    """Returns the patterns of `--select` that match a table's name or its raw table's name.
+    """Returns the patterns in `--select` that match the name of a table or of its raw table.
 
     Args:
-        name: the name with the source, such as `shop.sales.orders` or, as in messages,
-            `shop.sales_orders`.
+        name: the name with its source: either `shop.sales.orders`, or `shop.sales_orders` as in
+            messages.
     """
     names = {name.lower(), _in_raw(name.lower())}
     return {
@@ -49,18 +50,18 @@ def match_selection(name: str, select: Sequence[str]) -> set[str]:
 
 
 def qualify(select: Sequence[str], names: Iterable[str]) -> list[str]:
-    """Adds the source to each name in `--select` that only one table has.
+    """Prefixes each name in `--select` with its source, if only one table has this name.
 
     Args:
-        names: the names of all tables, with their sources.
+        names: the names of all tables, each prefixed with its source.
     """
     by_table: dict[str, set[str]] = {}
     for name in names:
         by_table.setdefault(name.partition(".")[2].lower(), set()).add(name)
     return [
         min(by_table[name.lower()])
-        # Patterns stay unchanged. Names with a dot also stay unchanged, because they may already
-        # contain the source.
+        # Patterns are not changed. Neither are names with a dot, because they may already contain
+        # the source.
         if not re.search(r"[.*?[]", name) and len(by_table.get(name.lower(), ())) == 1
         else name
         for name in select
@@ -73,7 +74,7 @@ def _in_raw(name: str) -> str:
 
 
 def explain_refusal(name: str) -> str | None:
-    """Explains why a name is invalid for a table or schema. Returns None if it is valid."""
+    """Explains why a name is not valid for a table or schema. Returns None if it is valid."""
     if not name or name in (".", ".."):
         return f"{name!r} is not a valid name"
     match = _INVALID.search(name)
@@ -85,7 +86,7 @@ def explain_refusal(name: str) -> str | None:
 
 
 def file_name(name: str) -> str:
-    """Returns a unique file name for a name. Shortens long names, and adds a hash to them."""
+    """Returns a unique file name for a name. A long name is shortened, and a hash is appended."""
     escaped = "".join(c if _FILE_CHARACTER.match(c) else f"%{ord(c):02X}" for c in name)
     if escaped in ("", ".", ".."):
         return "%" + escaped
@@ -97,5 +98,5 @@ def file_name(name: str) -> str:
 
 
 def literal_path(path: str) -> str:
-    """Escapes a path so that Hadoop and Spark do not read it as a pattern."""
+    """Escapes a path, so that Hadoop and Spark do not interpret it as a pattern."""
     return "".join(f"\\{c}" if c in "\\*?[]{}," else c for c in path)

@@ -6,12 +6,15 @@ from pathlib import Path
 
 
 def package_folder() -> Path:
-    """Returns the dbt package's folder: inside an installed loader, or the repository's root."""
+    """Returns the folder of the dbt package.
+
+    This is a folder inside an installed loader, or the root of the repository.
+    """
     loader = Path(__file__).resolve().parent
     installed = loader / "dbt_package"
     return installed if installed.is_dir() else loader.parent
 
 
 def page(name: str, section: str) -> str:
-    """Returns the file and section of a documentation page, for messages."""
+    """Formats a reference to a section of the documentation, for messages."""
     return f"{package_folder()}/docs/{name}.md, '{section}'"

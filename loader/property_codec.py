@@ -3,7 +3,8 @@
 `SHOW TBLPROPERTIES` masks each property whose name or value contains `url`, `token`, `secret` or
 `password` (`spark.redaction.regex`, `spark.sql.redaction.options.regex`). Names of tables, columns
 and sources may contain these words. An invisible separator between the characters prevents the
-masking, and leaves the text readable. The dbt package's macros `_encode` and `_decode` do the same.
+masking, but the value stays readable. The `_encode` and `_decode` macros of the dbt package use the
+same encoding.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ _SEPARATOR = "\u2063"
 
 
 def encode_property(text: str) -> str:
-    """Returns a property's value with a separator between its characters."""
+    """Returns a string with a separator between its characters, for use as a property's value."""
     return _SEPARATOR.join(text)
 
 
 def decode_property(value: str) -> str:
-    """Reverses :func:`encode_property`. Returns a value without separators unchanged."""
+    """Reverses :func:`encode_property`. A value without separators is returned unchanged."""
     return value.replace(_SEPARATOR, "")

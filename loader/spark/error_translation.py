@@ -243,7 +243,7 @@ class DatabaseError(TableError):
 
     @property
     def is_locked_out(self) -> bool:
-        """Whether another session's lock blocked this one until lock_timeout expired."""
+        """Returns whether another session's lock blocked this one until lock_timeout expired."""
         return self.state == "55P03"
 
     @property

@@ -13,11 +13,11 @@ Plugin = TypeVar("Plugin")
 
 
 def list_plugins(group: str) -> dict[str, EntryPoint]:
-    """Returns the entry points of a group by name.
+    """Returns the entry points of a group, keyed by name.
 
     Raises:
-        SpecError: if two packages provide the same name. Otherwise, the order of installation would
-            decide which package is imported and may receive passwords.
+        SpecError: if two packages provide the same name. Without this error, the order of
+            installation would decide which package is imported and receives passwords.
     """
     plugins: dict[str, EntryPoint] = {}
     for entry in entry_points(group=group):
@@ -33,7 +33,7 @@ def list_plugins(group: str) -> dict[str, EntryPoint]:
 
 
 def load_plugin(entry: EntryPoint, base: type[Plugin], where: str) -> type[Plugin]:
-    """Imports the class of an entry point.
+    """Imports the class that an entry point refers to.
 
     Raises:
         SpecError: if the class cannot be imported, is not a subclass of `base`, or lacks a member
@@ -53,7 +53,7 @@ def load_plugin(entry: EntryPoint, base: type[Plugin], where: str) -> type[Plugi
 
 
 def explain_failure(entry: EntryPoint, error: Exception, where: str) -> SpecError:
-    """Returns the error for a plug-in that raised an exception, without secrets."""
+    """Returns the error for a plug-in that raised an exception. The error contains no secrets."""
     reason = redact_foreign(f"{type(error).__name__}: {error}")
     return _refuse(entry, f"cannot be loaded: {reason}", where)
 

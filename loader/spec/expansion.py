@@ -1,8 +1,8 @@
 """Expands variables, files and references in a spec's values.
 
 The syntax is ``${VAR}``, ``${VAR:-default}``, ``${file:PATH}`` and ``@@plugins.<name>.<property>``;
-``$${`` is a literal ``${``. Values are expanded after the YAML is parsed. The content of
-variables and files is not parsed at all, so a password may contain `#`, quotes or `${`.
+``$${`` is a literal ``${``. Values are expanded after the YAML is parsed. The contents of variables
+and files are never parsed, so a password may contain `#`, quotes or `${`.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from loader.spec.redaction import Redactor, is_secret_key, url_secrets
 _REFERENCE = re.compile(
     r"@@plugins\.(?P<name>[A-Za-z0-9_-]+)\.(?P<property>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)", re.ASCII
 )
-_MAX_REFERENCES = 1_000  # references in one value; variables have the same limit
-_MAX_DEPTH = 50  # nested defaults, or references to references
+_MAX_REFERENCES = 1_000  # the limit for references, and for variables, in one value
+_MAX_DEPTH = 50  # the limit for nested defaults, and for references to references
 _MAX_FILE = 1_000_000  # characters
 _VARIABLE = re.compile(r"(?P<name>[A-Za-z_]\w*)(?::-(?P<default>.*))?\Z", re.ASCII | re.DOTALL)
 _REFERENCE_START = re.compile(r"\$\$\{|\$\{|@@plugins\.")
 _BRACE = re.compile(r"\$\{|\}")
-# This pattern matches the reversed text before a password. A search in the original text would try
-# the pattern at every character, but `match` on the reversed text tries only one position.
+# This pattern matches the text before a password, reversed. A search in the original text would try
+# the pattern at every character. `match` on the reversed text tries it at only one position.
 _PASSWORD_FOLLOWS = re.compile(r":[^\s/@:]*//:")
 _PRECEDING_KEY = re.compile(r"[\"'{]?\s*=\s*([\w.-]+)")
 _MAX_KEY = 1_000
-# Keys whose values are not redacted, even if a secret has the same value.
+# Keys whose values are never redacted, even if a secret has the same value.
 _NAMES = frozenset(
     {
         "kind", "name", "path", "version", "registry", "tables", "skip_tables", "destinations",
@@ -48,9 +48,9 @@ class Plugin:
     """A document to which ``@@plugins`` can refer.
 
     Attributes:
-        where: the file, the document and its name, for errors.
+        where: the file, the document's number and its name, for errors.
         kind: ``source`` or ``destination``.
-        spec: the document's outer `spec`, not expanded.
+        spec: the document's outer `spec`, before expansion.
     """
 
     where: str
@@ -60,14 +60,14 @@ class Plugin:
 
 @dataclass
 class Expansion:
-    """Expands the values of one file. Collects errors instead of stopping at the first error.
+    """Expands the values of one file. Collects all errors instead of stopping at the first one.
 
     Attributes:
         env: the environment variables.
         folder: the base of relative paths in ``${file:…}``.
-        redactor: receives the secrets in variables and files.
-        plugins: the documents of the spec by name.
-        errors: the errors of the values that cannot be expanded.
+        redactor: receives the secrets that variables and files contain.
+        plugins: the documents of the spec, keyed by name.
+        errors: the errors for values that cannot be expanded.
     """
 
     env: Mapping[str, str]
@@ -151,7 +151,7 @@ class Expansion:
                 "Write ${VAR}, ${VAR:-default} or ${file:PATH}; $${ is a literal ${",
             )
         name, default = match["name"], match["default"]
-        # As in a shell, the default after :- also applies if the variable is empty.
+        # As in a shell, the default after `:-` is also used if the variable is empty.
         if name in self.env and (self.env[name] or default is None):
             value = self.env[name]
             self._register(value, name, before, location)
@@ -171,7 +171,7 @@ class Expansion:
             location.is_secret
             or is_secret_key(name)
             or _PASSWORD_FOLLOWS.match(backwards)
-            or len(key) > _MAX_KEY  # a longer key is not checked, but treated as secret
+            or len(key) > _MAX_KEY  # a longer key counts as secret without a check
             or is_secret_key(key)
         ):
             self.redactor.add(value)
@@ -250,7 +250,7 @@ class Expansion:
 
 @dataclass(frozen=True)
 class _Location:
-    """The location of a value, and the chain of references that leads to this value."""
+    """The location of a value, and the chain of references through which it was reached."""
 
     where: str
     keys: tuple[str | int, ...]
@@ -268,7 +268,7 @@ class _Location:
 
 
 def list_names(value: Any, is_name: bool = False) -> Iterator[str]:
-    """Yields the names of users, hosts, tables, columns and files in an expanded document."""
+    """Yields the names in an expanded document, such as those of users, hosts and tables."""
     if isinstance(value, dict):
         for key, item in value.items():
             if is_name:

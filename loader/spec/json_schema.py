@@ -1,9 +1,10 @@
-"""Builds the JSON Schema of ``loader.yml``, with which editors complete and check its keys.
+"""Builds the JSON Schema of ``loader.yml``. Editors use it to complete and check keys.
 
 The schema describes one YAML document. It is generated from the pydantic models that validate the
-spec. The descriptions come from the `Attributes` sections of their docstrings. The schema refuses
-the same unknown keys as the loader. It refuses no value that the loader accepts, except booleans as
-numbers and numbers as booleans. It accepts some values that only the loader can refuse.
+spec. The descriptions come from the `Attributes` sections of the models' docstrings. The schema
+refuses the same unknown keys as the loader. It accepts every value that the loader accepts, except
+booleans in place of numbers and numbers in place of booleans. It also accepts some values that only
+the loader can refuse.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from loader.spec.redaction import is_secret_key
 # The YAML language server reads draft-07. Its support for later drafts is incomplete.
 DIALECT = "http://json-schema.org/draft-07/schema#"
 _VARIABLE = r"\$\{|@@plugins\."
-# The value of a variable is a text, which pydantic converts to the type of the option. Therefore a
-# quoted value is also valid.
+# The value of a variable is a string. Pydantic converts it to the option's type, so quoted values
+# are also valid.
 _TEXTS = {
     "integer": r"^\s*[+-]?[0-9][0-9_]*(\.0*)?\s*$",
     "number": r"^\s*[+-]?[0-9._eE+-]+\s*$|[iI][nN][fF]|[nN][aA][nN]",
@@ -44,8 +45,8 @@ def build_schema(
     """Returns the JSON Schema of a document.
 
     Args:
-        connectors: maps the `path` of a source to the model of the connector's options. If there is
-            no model, all options are accepted.
+        connectors: maps the `path` of a source to the model of the connector's options. If the
+            model is None, all options are accepted.
         stores: maps the `path` of a destination for state to the model of its options.
     """
     destinations: dict[str, type[BaseModel] | None] = {"spark": LakeOptions, **stores}
@@ -91,7 +92,7 @@ def build_schema(
 
 
 class _Generator(GenerateJsonSchema):
-    """Generates models' schemas with the descriptions in their docstrings."""
+    """Generates the schemas of models, with descriptions from the models' docstrings."""
 
     def model_schema(self, schema: core_schema.ModelSchema) -> Schema:
         result = super().model_schema(schema)
@@ -125,14 +126,14 @@ def describe_attributes(model: type[BaseModel]) -> dict[str, str]:
 
 
 def _plain(text: str) -> str:
-    """Returns a text of a docstring as one line without Sphinx's roles."""
+    """Returns a part of a docstring as one line, without Sphinx roles."""
     text = re.sub(r"\s*\(:\w+:`[^`]*`\)", "", " ".join(text.split()))
     text = re.sub(r":\w+:(?=`)", "", text).replace("``", "`")
     return text[:1].upper() + text[1:]
 
 
 def _accept_numbers(node: Any) -> None:
-    """Lets the strings in a schema also be numbers, except in the models that it refers to."""
+    """Makes a schema accept numbers in place of strings. Does not change referenced schemas."""
     if isinstance(node, list):
         for part in node:
             _accept_numbers(part)
@@ -144,7 +145,7 @@ def _accept_numbers(node: Any) -> None:
 
 
 def _spec_of(model: type[BaseModel], reference: Schema) -> Schema:
-    """Returns the schema of a document whose `spec` has the options of `model`."""
+    """Returns the schema of a document whose inner `spec` contains the options of `model`."""
     if any(field.is_required() for field in model.model_fields.values()):
         return {"properties": {"spec": reference}, "required": ["spec"]}
     return {"properties": {"spec": {"anyOf": [reference, {"type": "null"}]}}}
@@ -157,7 +158,7 @@ def _when(key: str, value: str, then: Schema) -> Schema:
 def _adapt(node: Any, name: str = "") -> Any:
     """Adapts a generated schema to the values that a spec can contain.
 
-    Lets a variable or reference replace each single value, and removes generated titles.
+    Allows a variable or reference in place of each single value, and removes generated titles.
 
     Args:
         name: the name of the property that `node` describes.

@@ -1,4 +1,4 @@
-"""Options of tables, types of columns, and the base class of all options models."""
+"""Table options, column types, and the base class of all models of options."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ TYPES = (
     *("string", "tinyint", "smallint", "int", "bigint", "float", "double", "boolean"),
     *("date", "timestamp", "timestamp_ntz", "binary"),
 )
-"""The types for `column_types`, in addition to `decimal(precision, scale)`."""
+"""The types that `column_types` accepts, in addition to `decimal(precision, scale)`."""
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?) ?%", re.ASCII)
 DECIMAL = re.compile(r"decimal\(([0-9]+),([0-9]+)\)")
 
@@ -72,7 +72,7 @@ ColumnType = Annotated[str, AfterValidator(_normalize), Field(examples=[*TYPES, 
 
 
 class Strict(BaseModel):
-    """A frozen model without unknown keys. Accepts numbers as names, such as a column 2024."""
+    """A frozen model that rejects unknown keys. Numbers are valid names, such as a column 2024."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", coerce_numbers_to_str=True, hide_input_in_errors=True
@@ -132,18 +132,18 @@ DURATION_SCHEMA: dict[str, Any] = {
     "examples": ["30 seconds", "10 minutes", "2 days"],
 }
 Duration = Annotated[str, Field(json_schema_extra=DURATION_SCHEMA)]
-"""The type of a duration in the JSON Schema."""
+"""The type of durations in the JSON Schema."""
 
 
 class ReconcileOptions(Strict):
-    """How often the runs compare all keys of a table with the source.
+    """Says how often runs compare all keys of a table with the source.
 
     >>> ReconcileOptions(every="1 day", budget="5 %").share
     0.05
 
     Attributes:
         every: the time in which all keys are compared once.
-        budget: the largest share of time that comparisons of this table take.
+        budget: the maximum share of time that comparisons of this table may take.
     """
 
     every: Duration
@@ -173,21 +173,21 @@ class ReconcileOptions(Strict):
 
     @property
     def seconds(self) -> float:
-        """The time `every` in seconds."""
+        """The option `every`, in seconds."""
         return float(seconds_of(self.every, "", ""))
 
     @property
     def share(self) -> float:
-        """The share `budget`, above 0 and at most 1."""
+        """The option `budget` as a number above 0 and at most 1."""
         return float(self.budget.rstrip("% ")) / 100
 
 
 class ColumnSelection(Strict):
-    """The columns of a table to load. The case of names is ignored.
+    """Selects the columns of a table that are loaded. Names are case-insensitive.
 
     Attributes:
-        include: names or wildcards of the columns to load; by default all columns.
-        exclude: names or wildcards of the columns to leave out, even if `include` matches them.
+        include: names or wildcards of the columns to load. By default, all columns are loaded.
+        exclude: names or wildcards of the columns to exclude, even if `include` matches them.
     """
 
     include: Names | None = None
@@ -201,7 +201,7 @@ class ColumnSelection(Strict):
         return (value,) if isinstance(value, str) else value
 
     def selects(self, name: str) -> bool:
-        """Returns whether the names and wildcards select a column."""
+        """Returns whether a column is selected by `include` and not excluded by `exclude`."""
         is_included = self.include is None or bool(_match_columns([name], self.include))
         return is_included and not self.excludes(name)
 
@@ -215,7 +215,7 @@ class ColumnSelection(Strict):
         Args:
             names: all columns of the table.
             where: the table, for messages.
-            allows_wildcards: whether wildcards need not match.
+            allows_wildcards: whether wildcards may match no column.
 
         Raises:
             TableError: if a name or wildcard matches no column.
@@ -233,7 +233,7 @@ class ColumnSelection(Strict):
         where: str,
         must_match: bool = True,
     ) -> list[str]:
-        """Returns the names of the columns to load, in the table's order.
+        """Returns the names of the columns to load, ordered as in the table.
 
         Args:
             names: all columns of the table.
@@ -271,7 +271,7 @@ class ColumnSelection(Strict):
 
 
 def _match_columns(names: Sequence[str], patterns: Collection[str]) -> set[str]:
-    """Returns the names that a pattern matches. A name may be identical to a wildcard."""
+    """Returns the names that a pattern matches. A pattern always matches a name that equals it."""
     lowered = [pattern.lower() for pattern in patterns]
     return {
         name
@@ -300,23 +300,26 @@ class TableOptions(Strict):
         sync_mode: `incremental` reads rows at or above the stored cursor, and `full_refresh` reads
             all rows. Connectors may add `cdc`, which reads the database's log.
         cursor_field: the column whose values increase with each change. If the spec lists several
-            columns, the first column that exists in the table is used. Without this option, a
-            connector may choose the column.
-        primary_key: the columns of the key; by default the key in the source.
-        initial_cursor: the inclusive start of the first sync, as exact text.
+            columns, the first one that exists in the table is used. If this option is not set, some
+            connectors choose the column.
+        primary_key: the columns of the key. The default is the key that the source declares.
+        initial_cursor: the cursor at which the first sync begins, inclusive. It is read as a
+            string, so it is never rounded.
         lookback: how far below the stored cursor each sync begins to read.
-        null_cursor: whether rows without a cursor are read. `fail` refuses the table.
-        redelivered_rows: whether rows are appended that are identical to the newest row of their
-            key in the raw table.
-        schema_changes: `evolve` changes the raw table with the source. `freeze` refuses the table.
-        columns: the columns to load; by default all.
-        column_types: types of columns that replace the types derived from the source.
+        null_cursor: whether rows whose cursor is null are read. With `fail`, a table with such rows
+            is refused.
+        redelivered_rows: whether a row is appended even if it is identical to the newest row with
+            the same key in the raw table.
+        schema_changes: if the source's columns change, `evolve` changes the raw table, too, and
+            `freeze` refuses the table.
+        columns: the columns to load. By default, all columns are loaded.
+        column_types: the types of columns, instead of the types that are derived from the source.
         mask: how the values of columns are masked before they are written
-            (:mod:`loader.sources.masked_source`), by name or wildcard of the column.
+            (:mod:`loader.sources.masked_source`). The keys are column names or wildcards.
         deleted_field: the column that marks deleted rows
             (:func:`loader.rows.bookkeeping.is_tombstone`).
-        shared: whether this source and other sources with this option load the same raw table
-            (:mod:`loader.sync.ownership`).
+        shared: whether this source loads the same raw table as other sources that also set this
+            option (:mod:`loader.sync.ownership`).
     """
 
     sync_mode: Literal["incremental", "full_refresh"] = "incremental"
@@ -335,7 +338,7 @@ class TableOptions(Strict):
 
     @property
     def rotation(self) -> ReconcileOptions | None:
-        """The `reconcile` option; None if it is not set, or if the connector does not have it."""
+        """The `reconcile` option; None if it is not set or if the connector does not support it."""
         reconcile: ReconcileOptions | None = getattr(self, "reconcile", None)
         return reconcile
 
@@ -375,10 +378,10 @@ class TableOptions(Strict):
         return None if value is None else unique(value)
 
     def choose_cursor(self, columns: Collection[str]) -> str | None:
-        """Returns the cursor field of a table with these columns; None if no cursor field matches.
+        """Returns the cursor field of a table with these columns; None if the table has none.
 
-        If the spec lists only one cursor field, returns this field even if the table lacks it. The
-        caller then reports the error.
+        If the spec lists only one cursor field, it is returned even if the table does not have this
+        column. The caller then reports the error.
         """
         names = self.cursor_field or ()
         existing = {column.lower() for column in columns}
@@ -415,7 +418,7 @@ T = TypeVar("T", bound=TableOptions)
 
 
 def is_set_by_name(options: Mapping[str, TableOptions], table: str, option: str) -> bool:
-    """Returns whether an option is set in the entry with the table's name, without wildcards."""
+    """Returns whether an option is set under the table's own name, and not only by a wildcard."""
     return any(
         name.lower() == table.lower() and option in entry.model_fields_set
         for name, entry in options.items()
@@ -426,20 +429,19 @@ def is_set_by_name(options: Mapping[str, TableOptions], table: str, option: str)
 def options_for(options: Mapping[str, T], table: str, default: T) -> T:
     """Returns a table's options. The entry with its name overrides the entries with wildcards.
 
-    Each option of a later wildcard overrides the option of earlier wildcards. Masks are instead
-    overridden column by column, because a missing mask would expose values. The case of names is
-    ignored.
+    Later wildcards override earlier wildcards, option by option. Masks are merged column by column
+    instead, because a missing mask would expose values. Names are case-insensitive.
 
     Args:
         options: the spec's `table_options`.
-        default: an instance without any option set.
+        default: an instance in which no option is set.
     """
     name = table.lower()
     from_wildcards: dict[str, Any] = {}
     from_name: dict[str, Any] = {}
     for pattern, entry in options.items():
         fields = {field: getattr(entry, field) for field in entry.model_fields_set}
-        if is_wildcard(pattern):  # a table's name may be identical to the wildcard
+        if is_wildcard(pattern):  # even if a table has exactly this name
             if fnmatchcase(name, pattern.lower()):
                 from_wildcards = _override(from_wildcards, fields)
         elif pattern.lower() == name:

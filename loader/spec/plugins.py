@@ -1,4 +1,4 @@
-"""The models of a spec's documents, which are sources and destinations."""
+"""The models of the documents in a spec: sources and destinations."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ class BackendOptions(Strict):
     """The backend that stores a source's cursors.
 
     Attributes:
-        table_name: the state table.
-        connection: ``@@plugins.<name>.connection`` of a destination; by default the destination of
-            the tables.
+        table_name: the name of the state table.
+        connection: ``@@plugins.<name>.connection``, which refers to a destination. The default is
+            the destination of the tables.
     """
 
     table_name: Annotated[FolderName, AfterValidator(_check_state_table)] = _STATE
@@ -76,10 +76,10 @@ class BackendOptions(Strict):
 
 
 class BackendSpec(Strict):
-    """CloudQuery's older option for state.
+    """CloudQuery's older option for the store of cursors.
 
     Attributes:
-        path: the folder of the JSON files, relative to the spec.
+        path: the folder of the JSON files, relative to the spec's folder.
     """
 
     path: Name = ".cq/state"
@@ -100,7 +100,7 @@ class _Plugin(Strict):
 
     @property
     def where(self) -> str:
-        """The file and the document, for errors."""
+        """The file and the document, for error messages."""
         return self._where
 
     def __repr__(self) -> str:
@@ -114,18 +114,21 @@ class SourceSpec(_Plugin):
     """A document of kind `source`.
 
     Attributes:
-        name: contains no dots, so that ``<source>.<table>`` is unambiguous in the state table.
-        formerly: earlier names of the source. The source continues the raw tables and cursors of
-            these names.
+        name: the source's name. It contains no dots, so that ``<source>.<table>`` is unambiguous in
+            the state table.
+        formerly: earlier names of the source. The source continues to use the raw tables and
+            cursors that were stored under these names.
         path: the connector.
         tables, skip_tables: names or wildcards.
-        destinations: the name of the lake for the tables (`path: spark`).
-        schema_: the namespace of raw tables, of the ledger (the table of all syncs) and of cursors
-            (`schema` in the spec). By default, the destination's namespace.
+        destinations: the name of the lake that the tables are loaded into (`path: spark`).
+        schema_: the namespace of the raw tables, of the cursors, and of the ledger, which is the
+            table of all syncs (`schema` in the spec). The default is the destination's namespace.
         backend_options: the store of cursors.
-        backend, backend_spec: CloudQuery's older options for state in `local` JSON files.
-        concurrency: the number of tables that are synced at once. The command line overrides it.
-        mask_key: the secret key of the mask `hash` (:mod:`loader.sources.masked_source`). Also
+        backend, backend_spec: CloudQuery's older options, which store cursors in `local` JSON
+            files.
+        concurrency: the number of tables that are synced in parallel. The command line overrides
+            it.
+        mask_key: the secret key of the `hash` mask (:mod:`loader.sources.masked_source`). It also
             encrypts the stored states of connectors.
         spec: the connector's options (:meth:`options`).
     """
@@ -200,7 +203,7 @@ class SourceSpec(_Plugin):
 
     @property
     def state_destination(self) -> str:
-        """The name of the destination that stores cursors, unless :attr:`local_state` is set."""
+        """The name of the destination that stores cursors. Unused if :attr:`local_state` is set."""
         connection = self.backend_options.connection
         return connection.removeprefix(SCHEME) if connection else self.destinations[0]
 
@@ -211,12 +214,12 @@ class SourceSpec(_Plugin):
 
     @property
     def local_state(self) -> str | None:
-        """The folder of the JSON files of `backend: local`, or None if state is in a table."""
+        """The folder of the JSON files of `backend: local`; None if cursors are in a table."""
         return (self.backend_spec or BackendSpec()).path if self.backend == "local" else None
 
     @property
     def state_location(self) -> tuple[str, ...]:
-        """The location of cursors. Sources with equal locations share a backend."""
+        """The location of the cursors. Sources with the same location share a backend."""
         table = self.state_destination, self.state_table
         return (self.local_state,) if self.local_state else table
 
@@ -225,11 +228,11 @@ class LakeOptions(Strict):
     """The inner `spec` of a destination with `path: spark`.
 
     Attributes:
-        profile, target: the profile in dbt's profiles.yml, and its target; by default the profile's
-            default target.
-        schema_: the namespace of the raw tables; `schema` in the spec.
-        profiles_dir: the folder of profiles.yml, relative to the spec. By default, the folder that
-            dbt uses.
+        profile, target: the profile in dbt's profiles.yml, and its target. The default is the
+            profile's default target.
+        schema_: the namespace of the raw tables (`schema` in the spec).
+        profiles_dir: the folder of profiles.yml, relative to the spec's folder. The default is the
+            folder that dbt uses.
     """
 
     profile: Name = "strandline"
@@ -242,7 +245,7 @@ class StateStoreOptions(Strict):
     """The inner `spec` of a destination that stores only state.
 
     Attributes:
-        connection_string: a URL, which may contain a password and is never shown.
+        connection_string: a URL. It is never shown, because it may contain a password.
     """
 
     connection_string: Name = Field(repr=False)
@@ -262,7 +265,7 @@ def _append_only(value: Any) -> Any:
 
 
 def state_backends() -> dict[str, EntryPoint]:
-    """Maps the `path` of a destination to the state backend of an installed package."""
+    """Returns the state backends of installed packages, keyed by the `path` of a destination."""
     return list_plugins(STATE_GROUP)
 
 
@@ -278,12 +281,12 @@ def _check_path(value: str) -> str:
 
 
 class DestinationSpec(_Plugin):
-    """A document of kind `destination`, which is a lake or a store of state.
+    """A document of kind `destination`: a lake, or a store of state.
 
     Attributes:
-        name: the name to which `destinations` of sources refer.
-        path: `spark` for a lake. For state, `sqlite`, `postgresql`, `redis` or the backend of
-            another package.
+        name: the name that sources refer to in `destinations`.
+        path: `spark` for a lake. For a store of state, `sqlite`, `postgresql`, `redis` or the
+            backend of another package.
         write_mode: `append`.
         spec: the options of a lake (:class:`LakeOptions`), of a store of state
             (:class:`StateStoreOptions`), or of another package.

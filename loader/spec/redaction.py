@@ -1,11 +1,10 @@
 """Removes secrets from logs, errors and the ledger.
 
-Registered secrets are the values of secret keys, the user information of URLs, the content of
-``${file:…}``, and values that a connector declares secret. Text at the usual positions of secrets
-(a URL's user information, `password=…`) is masked even if it is not registered.
-
-A password may also be a word of the loader's messages, such as `loader` or `setup`. Such a password
-is masked only in text from other programs (:func:`redact_foreign`, :func:`excerpt`).
+Registered secrets are the values of secret keys, the user information in URLs, the contents of
+``${file:…}``, and the values that a connector declares as secret. Text in a position that usually
+contains a secret, such as after `password=`, is masked even if it is not registered.
+A password may be a word that the loader's own messages contain, such as `loader` or `setup`. Such a
+password is masked only in text from other programs (:func:`redact_foreign`, :func:`excerpt`).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from loader.spec.secret_forms import FormIndex, FormMatch, list_forms
 
 MASK = "***"
 _LOOKAHEAD = 1 << 16
-"""The number of characters to search after an excerpt, because a secret may cross its end."""
+"""This number of characters after an excerpt is searched, because a secret may cross its end."""
 
 _SECRET_KEY_WORDS = (
     r"(?:passwords?|passwd|pwd|passphrase|secrets?|token|credentials?|private[_.-]?key"
@@ -31,22 +30,22 @@ _SECRET_KEY_WORDS = (
 )
 _SECRET_WORDS = rf"(?:{_SECRET_KEY_WORDS}|authorization)"
 _SECRET_KEY = re.compile(rf".*{_SECRET_WORDS}\d*\Z", re.IGNORECASE | re.DOTALL)
-# The pattern for Spark's event log and UI, in Java's syntax. Unlike Spark's default, it includes
-# `credential`, an option of catalogs.
+# The pattern for Spark's event log and UI, in Java's syntax. Unlike Spark's default pattern, it
+# matches `credential`, which is an option of catalogs.
 SPARK_REGEX = (
     r"(?i:secret|password|passwd|pwd|passphrase|token|credential|private[_.-]?key|api[_.-]?key"
     r"|access[_.-]?key|account[_.-]?key|sas[_.-]?key|(?:encryption|signing|shared|master)[_.-]?key"
     r"|service[_.-]?account[_.-]?(?:json|key)|authorization|(?<![a-z])(?:pass|pat|jwt|bearer)$"
     r"|fs\.azure\.(account\.key|sas)\.)"
 )
-# Azure's settings contain the name of the account: fs.azure.account.key.<account>.blob.…
+# Azure's settings contain the account's name: fs.azure.account.key.<account>.blob.…
 _AZURE_KEY = re.compile(r"(?:^|\.)fs\.azure\.(?:account\.key|sas)\.", re.IGNORECASE)
 
 _VALUE = r"(?:\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[^\s&;\"')}\]]*[^\s&;\"')}\],])"
 _QUOTED = r"(?:\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[0-9.]+)"
 _PORT = r"\d+(?:[/?,;\s]|$)"
 _USER = rf"[^\s\"'<>/@:?#]*:(?!{_PORT})"
-# Values that are not secrets. `token = 3` is a comparison, and `password = ''` an empty password.
+# Values that are not secrets: `token = 3` is a comparison, and `password = ''` has no password.
 _HARMLESS_VALUE = re.compile(r"\d{1,2}|(?P<quote>[\"'])(?:\d{1,2})?(?P=quote)")
 _NOT_AFTER_MAILTO = r"(?<![Mm][Aa][Ii][Ll][Tt][Oo])"  # a mail address looks like user information
 _REST_OF_VALUE = r"[^\s\"'<>]*"
@@ -57,12 +56,12 @@ _QUOTED_FORMS = (
     re.compile(rf"{_KEY}(?:(?P<secret>\{{[^}}\s]*\}})|\{{[^}}\s]*)", re.IGNORECASE),
     re.compile(rf"{_ORACLE}(?:(?P<secret>[^\s/@]+/\"[^\"]*\")@|[^\s/@]+)", re.IGNORECASE),
 )
-# The group "secret" of each match is masked. Some patterns also match text that only begins like a
-# secret, but then without the group. Such a match skips the text. If the pattern did not match, the
-# search would restart at each character of the text, which takes minutes.
+# In each match, the group "secret" is masked. Some patterns also match text that only begins like a
+# secret; the group is then empty. Such a match makes the search skip this text. Otherwise the
+# search would restart at each of its characters, which could take minutes.
 _PATTERNS = (
     *_QUOTED_FORMS,
-    # scheme://userinfo@host; the password may contain anything but white space and quotes
+    # scheme://userinfo@host. The password may contain anything except white space and quotes.
     re.compile(
         rf"{_NOT_AFTER_MAILTO}://(?:(?P<secret>{_USER}{_REST_OF_VALUE})@|{_USER}{_REST_OF_VALUE})"
     ),
@@ -76,9 +75,9 @@ _PATTERNS = (
         re.IGNORECASE,
     ),
     re.compile(r"\bBearer\s+(?P<secret>(?=[\w.~+/-]*\d)[\w.~+/-]{8,}=*)", re.IGNORECASE),
-    # password=… in a URL's query, connection string or mapping, but not dbt's test count PASS=151
+    # password=… in a URL's query, connection string or mapping, but not in dbt's summary: PASS=151
     re.compile(rf"(?-i:(?!PASS=\d+ WARN=)){_KEY}(?P<secret>{_VALUE})", re.IGNORECASE),
-    # "password": "…" in JSON and in the repr of a dict, but not dbt's test count "pass": 39
+    # "password": "…" in JSON and in the repr of a dict, but not in dbt's summary: "pass": 39
     re.compile(
         rf"(?P<quote>[\"'])(?!pass(?P=quote)\s*:\s*\d+[,}}\s])[\w.-]{{0,100}}{_SECRET_WORDS}\d*(?P=quote)\s*:\s*(?P<secret>{_QUOTED})",
         re.IGNORECASE,
@@ -87,19 +86,22 @@ _PATTERNS = (
 
 
 def is_secret_key(key: str) -> bool:
-    """Returns whether a setting's name suggests a secret (`password`, `s3.secret-access-key`)."""
+    """Returns whether the name of a setting suggests a secret, as `s3.secret-access-key` does."""
     return bool(_SECRET_KEY.match(key) or _AZURE_KEY.search(key))
 
 
 def java_regex(configured: str | None, keys: Iterable[str]) -> str:
-    """Returns `spark.redaction.regex` for the user's pattern, the loader's pattern and `keys`."""
+    """Returns the value of `spark.redaction.regex`.
+
+    It matches what the user's pattern or the loader's pattern matches, and `keys`.
+    """
     exact = "|".join(re.escape(key) for key in sorted(keys))
     parts = [f"(?:{configured})"] if configured and configured != SPARK_REGEX else []
     return "|".join([*parts, SPARK_REGEX, *([f"^(?:{exact})$"] if exact else [])])
 
 
 def url_secrets(text: str) -> Iterator[str]:
-    """Yields the passwords in a URL or connection string, as written and decoded."""
+    """Yields the passwords in a URL or connection string, both as written and URL-decoded."""
     for match in _find_matches(text):
         secret = match["secret"].strip("\"'{}")
         if match[0].startswith("://"):
@@ -114,12 +116,12 @@ def url_secrets(text: str) -> Iterator[str]:
 def excerpt(text: str, longest: int) -> str:
     """Returns the beginning of a text from another program, without secrets.
 
-    Other programs' text must only be cut with this function. It masks secrets before the cut: the
-    secrets of all redactors in the process, and text at the usual positions of secrets. Redaction
-    after the cut would miss a secret that was cut in half.
+    Text from other programs must only be cut with this function, because it masks secrets before it
+    cuts the text. A later redaction would miss a secret that was cut in half. The function masks
+    the secrets of all redactors in the process, and text in positions that usually contain secrets.
 
     Args:
-        longest: the maximum number of the text's characters in the result.
+        longest: the maximum number of characters of the text that are returned.
     """
     with _known_lock:
         known = list(_known)
@@ -137,12 +139,12 @@ def redact_foreign(text: str) -> str:
 
 
 def _find_by_position(text: str) -> Iterator[tuple[int, int]]:
-    """Yields the start and end of each text at a usual position of secrets."""
+    """Yields the start and end of each part of the text that is in a usual position of secrets."""
     return (match.span("secret") for match in _find_matches(text))
 
 
 def _mask(text: str, spans: Iterable[tuple[int, int]], longest: int) -> str:
-    """Returns the beginning of a text, in which masks replace the sorted spans."""
+    """Returns the beginning of a text in which each of the sorted spans is replaced by a mask."""
     # Overlapping spans become one mask, so that no part of a secret remains.
     pieces, end = [], 0
     for start, stop in spans:
@@ -155,12 +157,12 @@ def _mask(text: str, spans: Iterable[tuple[int, int]], longest: int) -> str:
 
 
 def _find_matches(text: str) -> Iterator[re.Match[str]]:
-    """Yields matches at the usual positions of secrets, in time proportional to the text."""
+    """Yields matches at the usual positions of secrets. Takes linear time."""
     quoted: set[int] = set()
     for pattern in _PATTERNS:
         for match in pattern.finditer(text):
             start = match.start("secret")
-            # The match without the quotes may contain only a part of the secret.
+            # A pattern for unquoted secrets may match only a part of a quoted secret.
             if start < 0 or start in quoted:
                 continue
             if pattern in _QUOTED_FORMS:
@@ -187,12 +189,13 @@ class Redactor:
             _known.add(self)
 
     def add(self, *values: str, whole_word: bool = False) -> None:
-        """Registers secrets of at least three characters.
+        """Registers secrets. Ignores secrets of fewer than three characters.
 
         Args:
-            values: the secrets. Encoded or escaped secrets are also found (:func:`list_forms`).
-            whole_word: whether to mask the secrets only between characters other than letters,
-                digits and underscores.
+            values: the secrets. They are also found if they are encoded or escaped
+                (:func:`list_forms`).
+            whole_word: whether to mask the secrets only as whole words, which means that no letter,
+                digit or underscore may precede or follow them.
         """
         with self._lock:
             current = self._forms
@@ -203,30 +206,29 @@ class Redactor:
                     if form != MASK and (old is None or old.is_word > match.is_word):
                         added[form] = match
             if added:
-                # Creates a new dictionary, because another thread may be reading the old
-                # dictionary.
+                # Replaces the dictionary, because another thread may be reading the old one.
                 self._forms, self._index = {**current, **added}, None
 
     def keep_readable(self, *names: str) -> None:
-        """Registers names, such as tables, that are not masked even if a secret is equal."""
+        """Registers names, such as tables, that are never masked, even if a secret is equal."""
         self._names.update(names)
 
     def redact(self, text: str) -> str:
-        """Removes secrets from a message of the loader.
+        """Removes secrets from one of the loader's own messages.
 
-        Registered secrets and text at the usual positions of secrets become ``***``. Names and
-        words of the loader's messages are not masked.
+        Registered secrets, and text in usual positions of secrets, become ``***``. Registered names
+        and words that the loader's messages contain are not masked.
         """
         spans = sorted({*self.find_registered(text, in_own_text=True), *_find_by_position(text)})
         return _mask(text, spans, len(text)) if spans else text
 
     @property
     def longest(self) -> int:
-        """The maximum length of a registered secret, if every character is escaped."""
+        """The maximum length of a registered secret in a text that escapes every character."""
         return self._get_index().longest
 
     def find_registered(self, text: str, in_own_text: bool) -> Iterator[tuple[int, int]]:
-        """Yields the start and end of each registered secret."""
+        """Yields the start and end of each registered secret in a text."""
         return self._get_index().find(text, in_own_text)
 
     def _get_index(self) -> FormIndex:

@@ -1,9 +1,9 @@
-"""Finds secrets in text, including escaped, encoded and line-wrapped secrets.
+"""Finds secrets in text, even if they are escaped, encoded or wrapped over several lines.
 
-All escapes in the text are decoded, repeatedly, until the text no longer changes. Secrets are
+All escapes in the text are decoded repeatedly, until the text no longer changes. Secrets are
 decoded in the same way. An index finds all secrets in one pass over each decoded text, so the time
-depends little on the number of secrets. Secrets in base64, base32 and hexadecimal are searched in
-encoded form, because the encoded characters depend on the preceding bytes.
+hardly depends on the number of secrets. For base64, base32 and hexadecimal, the secrets are encoded
+instead, because the encoded characters depend on the preceding bytes.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 from unicodedata import normalize
 
-SHORTEST = 3  # shorter values would be masked almost everywhere
+SHORTEST = 3  # shorter values would be masked almost everywhere in a text
 _SHORTEST_BASE64 = 4
-_SHORTEST_BASE32 = 8  # longer than common words, which could match because the case is ignored
+_SHORTEST_BASE32 = 8  # common words are shorter; they could match because the case is ignored
 _MIN_LINE_LENGTH = 16
 _KEY = 64
-_MAX_DECODINGS = 6  # JSON in a URL in HTML needs three decodings, misread UTF-8 a fourth
+_MAX_DECODINGS = 6  # JSON in a URL in HTML needs three decodings, and misread UTF-8 a fourth
 _WIDEST = 12  # the length of the longest escape, such as %255Cu00e9
 
 _CP1252 = "".join(
@@ -34,11 +34,11 @@ _CP1252 = "".join(
 _TAIL = rf"[\x80-\xbf{_CP1252}]"
 _ESCAPE = re.compile(
     r"%[0-9A-Fa-f]{2}"
-    # any number of backslashes, with or without an escape code after them
+    # any number of backslashes, which an escape code may follow
     r"|\\+(?:x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|u\{[0-9A-Fa-f]{1,6}\}|U[0-9A-Fa-f]{8}|[0-3][0-7]{2}"
     r"|[nrt])?"
     r"|&(?:#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});"
-    # an escaped quote in a shell, SQL and CSV
+    # an escaped quote in a shell, in SQL or in CSV
     r"|'\"'\"'|'{2,}|\"{2,}"
     r"|\0+"
     # UTF-8 that was decoded as Latin-1 or Windows-1252, surrogates, undecodable bytes
@@ -53,12 +53,12 @@ _LOWER_CASE_TABLE = bytes.maketrans(
 
 
 class FormMatch(NamedTuple):
-    """The rules for matching a form of a secret.
+    """The rules for matching one form of a secret.
 
     Attributes:
         is_word: whether the form matches only as a whole word.
-        is_coded: whether the form is an encoding, so that a neighbouring character may contain some
-            bits of the secret.
+        is_coded: whether the form is base64 or base32. If so, the adjacent characters may contain
+            some bits of the secret.
         is_folded: whether the search ignores the case, and treats colons and hyphens as spaces.
     """
 
@@ -72,8 +72,7 @@ class FormIndex:
 
     Args:
         forms: maps each form to its matching rules.
-        names: forms that are identical to registered names. These forms are not masked in the
-            loader's messages.
+        names: registered names. Forms that equal a name are not masked in the loader's messages.
     """
 
     def __init__(self, forms: Mapping[str, FormMatch], names: Collection[str] = ()) -> None:
@@ -86,15 +85,16 @@ class FormIndex:
         self.longest = _WIDEST * max(map(len, forms), default=0)
 
     def find(self, text: str, in_own_text: bool) -> Iterator[tuple[int, int]]:
-        """Yields the start and end of the longest secret that begins at each character.
+        """Yields the start and end of each secret. Of secrets with one start, yields the longest.
 
         Args:
-            in_own_text: whether the text is a message of the loader. The search then ignores words
-                of the loader's messages. In other text, such words match only as whole words.
+            in_own_text: whether the text is one of the loader's messages. If so, secrets that are
+                also words of the loader's messages are ignored. In other text, such secrets match
+                only as whole words.
         """
         if not self._forms:
             return
-        # Replaces each character with exactly one, so positions stay the same.
+        # Each character is replaced by exactly one character, so positions stay the same.
         folded = text.encode("ascii", "replace").translate(_LOWER_CASE_TABLE).decode()
         yield from self._matches(self._folded, folded, text, [], in_own_text)
         views: list[_View] = []
@@ -114,10 +114,10 @@ class FormIndex:
     def _matches(
         self, keys: _Keys, decoded: str, text: str, views: list[_View], in_own_text: bool
     ) -> Iterator[tuple[int, int]]:
-        """Yields the start and end of the secrets in `text` that its decoding `decoded` contains.
+        """Searches the decoded text. Yields the start and end of each secret in the original text.
 
         Args:
-            views: the decodings from `text` to `decoded`, in reverse order.
+            views: the decodings that lead from `text` to `decoded`, the last one first.
         """
         solid = _View(decoded, _SPACE, _remove)  # without white space
         last = -1
@@ -135,7 +135,10 @@ class FormIndex:
             yield _widen(text, start, stop) if form.is_coded else (start, stop)
 
     def _find_blocks(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yields the lines of multi-line secrets that match consecutive lines of the text."""
+        """Yields the start and end of each line of a secret that has several lines.
+
+        The lines of the secret must be contained in consecutive lines of the text.
+        """
         blocks = [lines for lines in self._blocks if all(line in text for line in lines)]
         if not blocks:
             return
@@ -152,7 +155,7 @@ class FormIndex:
 
 
 class _Spaced(NamedTuple):
-    """A secret's form, with the positions of its white space and its length without white space."""
+    """A form of a secret, its length without white space, and the positions of its white space."""
 
     name: str
     length: int
@@ -174,7 +177,7 @@ class _Keys:
         self._lengths = {gram: sorted(each, reverse=True) for gram, each in lengths.items()}
 
     def find(self, text: str) -> Iterator[tuple[int, _Spaced]]:
-        """Yields the matches of all forms in a text without white space. Long forms come first."""
+        """Yields the matches of all forms in a text without white space, longest forms first."""
         grams = zip(*(text[offset:] for offset in range(SHORTEST)), strict=False)
         for start, gram in enumerate(grams):
             if gram in self._lengths:
@@ -185,7 +188,7 @@ class _Keys:
 
 
 class _View:
-    """A text in which each match of a pattern is replaced, with a map of positions."""
+    """A text in which each match of a pattern was replaced. Maps positions to the original text."""
 
     def __init__(
         self, parent: str, pattern: re.Pattern[str], replace: Callable[[re.Match[str]], str]
@@ -199,7 +202,7 @@ class _View:
         return self._replacement_positions[0]
 
     def list_replacements(self, start: int, stop: int) -> Iterator[tuple[int, str]]:
-        """Yields the offset and original text of each replacement in a part of this text."""
+        """Yields each replacement in a part of this text: its offset and its original text."""
         begins, spans = self._replacement_positions
         for n in range(bisect_right(begins, start), len(begins)):
             if begins[n] >= stop:
@@ -208,7 +211,10 @@ class _View:
 
     @cached_property
     def _replacement_positions(self) -> tuple[list[int], list[tuple[int, int, int]]]:
-        """Returns each replacement's start, and its end with the replaced text's start and end."""
+        """Returns the starts of all replacements, and a tuple for each replacement.
+
+        The tuple contains the replacement's end, and the start and end of the replaced text.
+        """
         begins, spans, shift = [0], [(0, 0, 0)], 0
         for match in self._pattern.finditer(self._parent):
             start, stop = match.span()
@@ -278,7 +284,7 @@ def _remove(_: re.Match[str]) -> str:
 
 
 def _is_spaced(solid: _View, at: int, form: _Spaced, may_lack: bool) -> bool:
-    """Returns whether a part of a text has the same white space as a form, except line breaks."""
+    """Returns whether a part of a text has the same white space as a form. Ignores line breaks."""
     count = 0
     for offset, space in solid.list_replacements(at, at + form.length):
         if offset in form.spaces:
@@ -294,7 +300,7 @@ def _is_word(text: str, start: int, stop: int) -> bool:
 
 
 def _widen(text: str, start: int, stop: int) -> tuple[int, int]:
-    """Extends a match by the adjacent base64 characters, which contain bits of the secret."""
+    """Extends a match by the adjacent base64 characters, which may contain bits of the secret."""
     if start and (text[start - 1].isalnum() or text[start - 1] in "+/-_"):
         start -= 1
     while stop < len(text) and text[stop] == "=":
@@ -307,14 +313,14 @@ def _widen(text: str, start: int, stop: int) -> tuple[int, int]:
 def list_forms(value: str, is_word: bool = False) -> dict[str, FormMatch]:
     """Returns the forms in which a decoded text may contain a secret.
 
-    These are the secret and its decodings, and base64, base32 and hexadecimal of its UTF-8 and
-    UTF-16 bytes. The forms include the secret's long lines, because programs print private keys
-    line by line.
+    The forms are the secret, its decodings, and the base64, base32 and hexadecimal encodings of its
+    UTF-8 and UTF-16 bytes. Each long line of the secret is also a form, because programs print
+    private keys line by line.
     """
     plain = value.strip()
     lines = {line.strip() for line in plain.splitlines()} if "\n" in plain else set()
     lines = {x for x in lines if len(x) >= _MIN_LINE_LENGTH and not x.startswith("-----")}
-    # URLs encode a space as a plus. Some systems decompose accented characters.
+    # URLs encode a space as a plus sign. Some systems decompose accented characters.
     texts = {plain, plain.replace(" ", "+"), *lines}
     texts |= {normalize(form, text) for text in texts for form in _ACCENTS}
     forms = {form: FormMatch(is_word) for text in texts for form in _list_decodings(text)}
@@ -347,10 +353,10 @@ def _list_decodings(text: str) -> Iterator[str]:
 def _in_base(
     raw: bytes, encode: Callable[[bytes], bytes], bits: int, shortest: int
 ) -> Iterator[str]:
-    """Yields the encodings of a secret at each alignment to the preceding bytes."""
+    """Yields the encoding of a secret for each possible alignment to the preceding bytes."""
     for before in range({6: 3, 5: 5}[bits]):
         text = encode(b"\0" * before + raw).decode()
-        # Omits the first and last characters, which also encode bits of the adjacent bytes.
+        # Omits the first and last character if they also encode bits of adjacent bytes.
         text = text[-(-8 * before // bits) : 8 * (before + len(raw)) // bits]
         if len(text) >= shortest:
             yield text
@@ -358,10 +364,10 @@ def _in_base(
 
 @lru_cache(maxsize=10_000)
 def is_own_word(form: str) -> bool:
-    """Returns whether the loader's messages may contain a form by chance (`loader`, `ost`).
+    """Returns whether the loader's messages may contain a form by chance, as with `loader`.
 
-    This is true if the loader's source code contains the form. Source code does not contain a
-    secure password by chance.
+    Returns True if the loader's source code contains the form, which may also be a part of a word,
+    such as `ost`. The source code is very unlikely to contain a secure password.
     """
     text, words, parts = _read_own_text()
     longest = max(re.findall(r"\w+", form), key=len, default="")
@@ -370,7 +376,7 @@ def is_own_word(form: str) -> bool:
 
 @lru_cache(maxsize=1)
 def _read_own_text() -> tuple[str, frozenset[str], str]:
-    """Returns the loader's source code, its words, and a text of its words without digits."""
+    """Returns the loader's source code, its words, and a string of those words without digits."""
     package = Path(__file__).resolve().parents[1]
     modules = set(package.rglob("*.py")) - set((package / "testing").rglob("*.py"))
     text = "\n".join(path.read_text("utf-8") for path in sorted(modules))

@@ -1,4 +1,4 @@
-"""The spec, ``loader.yml``, with sources and destinations in CloudQuery's YAML format."""
+"""The spec (``loader.yml``), which contains sources and destinations in CloudQuery's format."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ class Spec(BaseModel):
     """A spec file.
 
     Attributes:
-        sources, destinations: the documents, in the order of the file.
-        folder: the absolute path of the file's folder, which is the base of relative paths.
-        redactor: removes the file's secrets from strings.
+        sources, destinations: the documents, ordered as in the file.
+        folder: the absolute path of the file's folder. Relative paths are resolved against it.
+        redactor: removes the secrets of the spec from strings.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
@@ -76,11 +76,11 @@ class Spec(BaseModel):
     redactor: Redactor
 
     def same_as(self, other: Spec) -> bool:
-        """Returns whether two specs are equal, apart from their redactors."""
+        """Returns whether two specs are equal. Their redactors are not compared."""
         return self.model_dump(exclude={"redactor"}) == other.model_dump(exclude={"redactor"})
 
     def source(self, name: str) -> SourceSpec:
-        """Returns the source with a name. Raises SpecError if there is none."""
+        """Returns the source with the given name. Raises SpecError if there is none."""
         return _index_by_name(self.sources, name, "source")
 
     def destination(self, name: str) -> DestinationSpec:
@@ -88,10 +88,10 @@ class Spec(BaseModel):
         return _index_by_name(self.destinations, name, "destination")
 
     def may_contain(self, table: str) -> bool:
-        """Returns whether the names and wildcards match a raw table, even if it does not exist.
+        """Returns whether the spec's names and wildcards match a raw table, which need not exist.
 
         Args:
-            table: the table as `source.table`, in any case.
+            table: the table as `source.table`; case-insensitive.
         """
         source, _, name = table.lower().partition(".")
 
@@ -136,12 +136,12 @@ def load_spec(
 
     Args:
         path: the file.
-        env: the variables for ``${VAR}``; by default the environment of the process.
+        env: the variables for ``${VAR}``. The default is the process's environment.
         needs_source: whether a file without a source is an error.
 
     Raises:
-        SpecError: if the file cannot be read, is not YAML, or has mistakes. The error lists all
-            mistakes with their document and key, without secrets.
+        SpecError: if the file cannot be read, is not YAML, or has mistakes. The error lists the
+            document and key of each mistake. It contains no secrets.
     """
     path = Path(path)
     try:
@@ -169,13 +169,13 @@ def build_spec(
     """Validates a spec that is built in code.
 
     Args:
-        documents: the documents of a spec file as mappings, each with `kind` and `spec`.
-            ``${VAR}`` and ``@@plugins`` are expanded as in a file.
-        folder: the base of relative paths, and the folder of the dbt project.
-        env: the variables for ``${VAR}``; by default the environment of the process.
+        documents: the documents of a spec, each as a mapping with `kind` and `spec`. ``${VAR}`` and
+            ``@@plugins`` are expanded as in a file.
+        folder: the folder of the dbt project. Relative paths are resolved against it.
+        env: the variables for ``${VAR}``. The default is the process's environment.
 
     Raises:
-        SpecError: if a value cannot be written in YAML, or the spec has mistakes.
+        SpecError: if a value has no equivalent in YAML, or if the spec has mistakes.
     """
     path = Path("build_spec")
     try:
@@ -215,8 +215,8 @@ def _load(
 
     expansion.plugins = {
         name: Plugin(_where(path, document), document.value["kind"], document.value["spec"])
-        # Destinations come last, because a reference prefers a destination to a source of the same
-        # name.
+        # Destinations come last. So if a source and a destination have the same name, references
+        # refer to the destination.
         for kind in _KINDS
         for document in documents
         if _kind(document) == kind and isinstance(name := expand_name(document), str)
@@ -262,7 +262,7 @@ def _validate(
         *check_unique_names(destinations),
         *check_former_names(sources),
     ]
-    # Documents with errors are missing here, so references are checked only if there are no errors.
+    # Documents with errors are not in these lists, so references are checked only without errors.
     if not errors and (sources or needs_source):
         errors = check_references(sources, destinations, str(path))
     if errors:
@@ -323,7 +323,7 @@ def _model(document: Document) -> type[SourceSpec] | type[DestinationSpec]:
 
 
 def _outer_errors(document: Document, where: str) -> list[SpecError]:
-    """Returns the errors in a document's top-level keys, not those inside `spec`."""
+    """Returns the errors in the top-level keys of a document. Does not check the keys of `spec`."""
     value = document.value
     if not isinstance(value, dict):
         return [
@@ -358,7 +358,7 @@ def _outer_errors(document: Document, where: str) -> list[SpecError]:
 
 
 def _list_secrets(value: Any, is_secret: bool = False) -> Iterator[str]:
-    """Yields the values of secret keys and the passwords in URLs in a document."""
+    """Yields the secrets in a document: the values of secret keys, and the passwords in URLs."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from _list_secrets(item, is_secret or is_secret_key(key))
@@ -372,13 +372,13 @@ def _list_secrets(value: Any, is_secret: bool = False) -> Iterator[str]:
 
 
 def suggest_name(name: str, known: Iterable[str]) -> str:
-    """Returns the remedy for an unknown name, with a similar name or a list of all names."""
+    """Returns the remedy for an unknown name. It suggests a similar name or lists all names."""
     known = list(known)
     return did_you_mean(name, known) or f"Existing names: {', '.join(known) or 'none'}"
 
 
 def check_unique_names(plugins: Iterable[SourceSpec | DestinationSpec]) -> list[SpecError]:
-    """Returns an error for each name that another document already uses."""
+    """Returns an error for each document whose name an earlier document already has."""
     seen: dict[str, str] = {}
     errors = []
     for plugin in plugins:

@@ -1,4 +1,4 @@
-"""Translates pydantic's errors into loader errors with key, problem and remedy."""
+"""Translates pydantic's errors into loader errors, which state the key, problem and remedy."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _TYPES = {
 
 
 class OptionError(ValueError):
-    """An error with a remedy that validators of options models raise."""
+    """An error with a remedy. The validators of models of options raise it."""
 
     def __init__(self, what: str, remedy: str) -> None:
         super().__init__(what)
@@ -44,16 +44,16 @@ class OptionError(ValueError):
 def validate_options(
     model: type[Model], value: Mapping[str, Any], where: str, redactor: Redactor
 ) -> Model:
-    """Validates `value` as `model`, and reports all mistakes at once.
+    """Validates `value` as `model`. Reports all mistakes in one error.
 
     Args:
-        model: the pydantic model, which may be a connector's.
-        value: the expanded value of the spec.
+        model: the pydantic model, which may belong to a connector.
+        value: the value in the spec, after expansion.
         where: the file, the document and the key of `value`.
         redactor: removes secrets from the error.
 
     Raises:
-        SpecError: with key, problem and remedy of each mistake.
+        SpecError: if there are mistakes. The error states key, problem and remedy of each.
     """
     errors = validation_errors(model, value, where, redactor)
     if isinstance(errors, model):
@@ -71,8 +71,8 @@ def validation_errors(
     except ValidationError as error:
         details = error.errors(include_url=False)
         errors = [_build_error(each, model, value, where, redactor) for each in details]
-        # For a union, pydantic reports one error for each member. Only the first of these errors is
-        # used. Pydantic reports a misspelt required key both as unknown and as missing. The error
+        # For a union, pydantic reports one error for each member. Only the first one is used. If a
+        # required key is misspelt, pydantic reports it both as unknown and as missing. The error
         # for the missing key is dropped.
         misspelt = {each.where.rpartition(".")[0] + each.remedy for each in errors if each.remedy}
         first: dict[str, SpecError] = {}
@@ -136,7 +136,7 @@ def _explain(
 
 
 def _find_other_level(model: type[BaseModel], keys: tuple[str | int, ...]) -> str:
-    """Returns the remedy for a key that is valid at a deeper level, or ""."""
+    """Returns the remedy if a key is only valid at a deeper level; else ""."""
     *above, key = keys
     if key == "table_options":
         return "Move it into the inner `spec`, which has the connector's options"
@@ -152,7 +152,7 @@ def _literals(context: Mapping[str, Any]) -> list[str]:
 
 
 def _format_value(value: Any) -> str:
-    """Returns a short scalar as text, or an empty text if the value may contain secrets."""
+    """Formats a short scalar. Returns an empty string for values that are too long or nested."""
     if value is None:
         return "empty"
     if isinstance(value, bool):
@@ -163,10 +163,10 @@ def _format_value(value: Any) -> str:
 
 
 def _find_keys(loc: Iterable[str | int], value: Any, *, absent_last: bool) -> tuple[str | int, ...]:
-    """Returns the keys of a pydantic error's location, without the names of validators in it.
+    """Returns the keys in the location of a pydantic error. Omits the names of validators.
 
     Args:
-        absent_last: whether the last part is a key that `value` does not contain.
+        absent_last: whether the last part of the location is a key that `value` does not contain.
     """
     parts = list(loc)
     keys: list[str | int] = []
@@ -182,7 +182,7 @@ def _find_keys(loc: Iterable[str | int], value: Any, *, absent_last: bool) -> tu
 
 
 def list_known_keys(model: type[BaseModel], keys: Iterable[str | int]) -> list[str]:
-    """Returns the valid keys of `model` at the path `keys`, as written in a spec."""
+    """Returns the keys that `model` accepts at the path `keys`, as they are written in a spec."""
     types: list[Any] = [model]
     for key in keys:
         types = [inner for each in types for inner in _list_types_below(each, key)]
@@ -207,7 +207,7 @@ def _list_types_below(annotation: Any, key: str | int) -> list[Any]:
 
 
 def _members(annotation: Any) -> list[Any]:
-    """Returns the unwrapped members of a union, or the type itself if it is not a union."""
+    """Returns the members of a union, or only the type itself if it is not a union."""
     if get_origin(annotation) is Annotated:
         return _members(get_args(annotation)[0])
     arguments = get_args(annotation)
