@@ -55,9 +55,9 @@ class PostgresCapture(LogCapture):
         open_queries: OpenQueries,
     ) -> Iterator[Snapshot]:
         with open_log(database, followed) as log, ExitStack() as opened:
-            # Locks on tables that are read from the log could cause a deadlock. An ALTER TABLE
-            # would wait for the locks, and Debezium would wait for the ALTER TABLE. But the run
-            # releases its locks only after Debezium has exited.
+            # Tables that are read from the log are not locked, because this could cause a deadlock:
+            # an ALTER TABLE would wait for the run's locks, Debezium would wait for the ALTER
+            # TABLE, and the run would wait for Debezium before it releases its locks.
             snapshot = CompositeSnapshot(
                 lambda: opened.enter_context(open_queries(queried)),
                 log,
@@ -73,7 +73,8 @@ def _delegate(method: Method, by_queries: bool = False) -> Method:
     """Returns a method that forwards its calls to the snapshot that reads the table.
 
     Args:
-        by_queries: whether to forward the calls for all tables to the snapshot for queries.
+        by_queries: whether to always forward the calls to a snapshot for queries, even for tables
+            with `sync_mode: cdc`.
     """
 
     def call(self: CompositeSnapshot, *args: Any, **kwargs: Any) -> Any:
@@ -88,10 +89,10 @@ class CompositeSnapshot(Snapshot):
     """Reads the tables with `sync_mode: cdc` from the log, and all other tables by queries.
 
     Args:
-        open_jdbc: opens a snapshot of the database for queries.
-        log: the snapshot for the tables with `sync_mode: cdc`.
-        open_beside: opens a snapshot for queries of the tables with `sync_mode: cdc`.
-        stack: a stack that closes this snapshot.
+        open_jdbc: opens a database snapshot for queries of all other tables.
+        log: the snapshot that reads the tables with `sync_mode: cdc` from the log.
+        open_beside: opens a database snapshot for queries of the tables with `sync_mode: cdc`.
+        stack: the stack that closes this snapshot.
         rereads_log: whether the next sync of a table reads the log again, up to its new end.
     """
 
@@ -156,16 +157,16 @@ class CompositeSnapshot(Snapshot):
             yield CompositeSnapshot(self._open_jdbc, self.log, self._open_beside, stack, True)
 
     def open_queries(self) -> JdbcSnapshot:
-        """Returns the snapshot for queries, which the first call opens."""
+        """Returns the snapshot for queries. The first call opens it."""
         with self._lock:
             if self._jdbc is None:
                 self._jdbc = self._open_jdbc()
             return self._jdbc
 
     def _open_for(self, table: SourceTable) -> JdbcSnapshot:
-        """Returns the snapshot for queries on a table.
+        """Returns the snapshot for queries of a table.
 
-        For tables with `sync_mode: cdc`, the first such query opens the snapshot.
+        The tables with `sync_mode: cdc` have a separate snapshot, which the first call opens.
         """
         if table.ref.name not in self.log.tables:
             return self.open_queries()

@@ -1,11 +1,11 @@
 """Detects changes of a table's definition that are missing from the log.
 
-An attached or detached partition adds or removes rows that were never logged for this table. A
-second ALTER can revert the first. Changes that were logged between the two ALTERs may use a
-different column name or format than the table has now. These changes may also lack the old value of
-the key. Changes of a detached partition are missing from the log. Each ALTER rewrites a row in
-PostgreSQL's catalog, which changes the row's `xmin`. So each sync stores a fingerprint of the
-catalog rows, and the next sync compares it with the current fingerprint.
+If a partition is attached or detached, rows are added to or removed from the table without being
+logged for this table. While a partition is detached, its changes are missing from the log. If an
+ALTER is reverted by a second ALTER, changes that were logged in between may have other column names
+or formats than the table has now. They may also lack the old value of the key. Each ALTER rewrites
+a row in PostgreSQL's catalog, which changes the row's `xmin`. So each sync stores fingerprints of
+the catalog rows, and the next sync compares them with the current fingerprints.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _FILES = "files"
 def read_fingerprints(connection: Connection, relation: str) -> dict[str, str]:
     """Returns fingerprints of a table and its columns, indexes and partitions.
 
-    A fingerprint consists of a hash and the id of the last transaction that wrote the catalog row.
-    The hash covers the properties that do not affect logged changes, such as a column's default.
+    A fingerprint consists of the id of the last transaction that wrote the catalog row, and a hash.
+    The hash covers those properties that do not affect logged changes, such as a column's default.
     The keys are:
 
     - `column 3`, `index 16390`, `partition 16400`: the catalog row with this number or id.
@@ -36,7 +36,7 @@ def read_fingerprints(connection: Connection, relation: str) -> dict[str, str]:
     - `files`: a hash of the data files, which changes if the table is rewritten.
 
     Args:
-        relation: an SQL string literal with the table's quoted name.
+        relation: an SQL string literal that contains the table's quoted name.
     """
     rows = connection.rows(
         f"""
@@ -107,7 +107,7 @@ def read_fingerprints(connection: Connection, relation: str) -> dict[str, str]:
 
 
 def describe_reverted_change(before: Mapping[str, str], current: Mapping[str, str]) -> str:
-    """Describes an alteration that was made and reverted since the last sync, or returns "".
+    """Describes an ALTER that was made and reverted since the last sync. Returns "" if none was.
 
     Ignores columns, indexes and partitions that were added or removed.
 
@@ -133,8 +133,8 @@ def describe_reverted_change(before: Mapping[str, str], current: Mapping[str, st
 def has_rewritten_columns(before: Mapping[str, str], current: Mapping[str, str]) -> bool:
     """Returns whether a column may have been renamed and renamed back since the last sync.
 
-    In the catalog, two renames look like two `alter column … set statistics`. Only the column names
-    in the log show the difference.
+    In the catalog, two renames look the same as two `alter column … set statistics`. Only the
+    column names in the log show the difference.
     """
     return bool(_list_rewritten_columns(before, current))
 
@@ -147,7 +147,7 @@ def _list_rewritten_columns(before: Mapping[str, str], current: Mapping[str, str
 
 
 def _is_rewritten(name: str, before: Mapping[str, str], current: Mapping[str, str]) -> bool:
-    """Returns whether an ALTER that affects logged changes has rewritten a catalog row."""
+    """Returns whether a catalog row was rewritten by an ALTER that affects logged changes."""
     (old_xmin, old_harmless), (new_xmin, new_harmless) = (
         before[name].split(" "),
         current[name].split(" "),
@@ -163,8 +163,8 @@ class Partition:
         name: the quoted name.
         parent: the id of the table to which it is attached.
         is_leaf: whether the partition stores rows.
-        created_attached: whether one transaction created and attached the partition. If so, no
-            other transaction can have written to the partition before.
+        created_attached: whether the same transaction created and attached the partition. If so, no
+            other transaction can have written to it before.
         transaction, command: the transaction and the command that attached the partition.
     """
 
@@ -177,10 +177,10 @@ class Partition:
 
 
 def read_partitions(connection: Connection, relation: str) -> dict[str, Partition]:
-    """Returns all partitions of a table, by id; empty if it is not partitioned.
+    """Returns all partitions of a table, keyed by id. Empty if the table is not partitioned.
 
     Args:
-        relation: an SQL string literal with the table's quoted name.
+        relation: an SQL string literal that contains the table's quoted name.
     """
     rows = connection.rows(
         f"""
@@ -215,7 +215,7 @@ def read_partitions(connection: Connection, relation: str) -> dict[str, Partitio
 def describe_partition_changes(
     connection: Connection, before: Collection[str], current: Mapping[str, Partition]
 ) -> str:
-    """Describes how partitions added or removed rows, or returns "" if they did not.
+    """Describes a change of partitions that added or removed rows. Returns "" if there is none.
 
     Args:
         before: the ids of the partitions at the last sync.
@@ -234,12 +234,12 @@ def describe_partition_changes(
 def _build_unlogged_query(
     oid: str, before: Collection[str], current: Mapping[str, Partition]
 ) -> str:
-    """Returns a query for rows that may have been in a new partition before it was attached.
+    """Returns a query for the rows that a new partition may have contained before it was attached.
 
-    If one transaction created and attached the partition, the query selects the rows that this
-    transaction wrote before the attaching command. It also selects rows that this transaction has
-    locked, because a lock overwrites the number of the command that wrote the row. In all other
-    cases, the query selects all rows.
+    If the same transaction created and attached the partition, the query selects the rows that this
+    transaction wrote before the command that attached it. It also selects rows that this
+    transaction has locked, because a lock overwrites the number of the command that wrote the row.
+    In all other cases, the query selects all rows.
     """
     leaf = current[oid]
     rows, command = f"select from {leaf.name}", leaf.command

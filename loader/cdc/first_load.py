@@ -1,15 +1,14 @@
-"""Runs first loads, and prevents other runs from moving the slot during them.
+"""Runs first loads, and prevents other runs from moving the slot in the meantime.
 
-Before a table's first load is published, the state contains no checkpoint (no log position) for the
-table. Other runs would therefore ignore the table when they move the slot. An advisory lock
-prevents this: first loads lock the slot in shared mode, and a run that moves the slot locks the
-slot in exclusive mode.
-
+Until a table's first load is published, the state contains no checkpoint for the table, and so no
+position in the log. Other runs would therefore ignore the table when they move the slot. An
+advisory lock prevents this: first loads hold it in shared mode, and a run that moves the slot holds
+it in exclusive mode.
 A large table is loaded in chunks. Each chunk is a range of the key, and is appended as one batch.
-If the load is interrupted, the next run continues after the last published chunk, but reads a new
-snapshot. So a change may be visible in one chunk's snapshot but not in another chunk's snapshot. A
-change is already in the raw table if it is visible in the snapshot of the chunk that contains its
-key (`position.is_visible_to_chunk`).
+If the load is interrupted, the next run continues after the last published chunk, but reads from a
+new snapshot. So a change may be visible in the snapshot of one chunk, but not in that of another
+chunk. A change is already in the raw table if it is visible in the snapshot of the chunk that
+contains its key (`position.is_visible_to_chunk`).
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from loader.sources.jdbc.interface import (
 from loader.spark.error_translation import DatabaseError
 
 _MAX_SNAPSHOTS = 4
-"""The maximum number of single-table snapshots. Each snapshot needs a connection."""
+"""The maximum number of snapshots that cover only one table. Each snapshot needs a connection."""
 
 
 class FirstLoads:
@@ -51,7 +50,8 @@ class FirstLoads:
         stack: a stack that is closed at the end of the run.
 
     Attributes:
-        share_snapshot: whether all tables are read in the same snapshot, because the slot is new.
+        share_snapshot: whether all tables are read from one snapshot. This is so if the slot is
+            new.
     """
 
     def __init__(self, slot: SourceSlot, tables: Sequence[SourceTable], stack: ExitStack) -> None:
@@ -70,9 +70,10 @@ class FirstLoads:
         )
 
     def plan_load(self, table: SourceTable) -> tuple[int, Bounds, VisibleTransactions]:
-        """Returns a table's start position in the log, its bounds, and its snapshot's transactions.
+        """Plans the load of a table.
 
-        The slot does not move until :meth:`release_slot`.
+        Returns the table's start position in the log, its bounds, and the transactions that are
+        visible in its snapshot. The slot does not move until :meth:`release_slot` is called.
         """
         position = self._lock_slot()
         self._chunks.pop(table.ref.name, None)
@@ -116,7 +117,7 @@ class FirstLoads:
     def refuse_lossy_values(self, table: SourceTable) -> None:
         """Refuses values that the lake cannot store.
 
-        Called if another run began the load, because that run checked only the rows of its own
+        Called if another run began the load, because that run checked only the rows in its own
         snapshot.
 
         Raises:
@@ -133,7 +134,7 @@ class FirstLoads:
         return reduce(DataFrame.unionAll, parts)
 
     def is_steady(self, table: SourceTable) -> bool:
-        """Returns whether a table's rows are counted and read in the same snapshot."""
+        """Returns whether a table's rows are counted and read from the same snapshot."""
         snapshot = self._snapshots.get(table.ref.name)
         return snapshot is not None and snapshot.is_steady(table)
 
@@ -149,12 +150,13 @@ class FirstLoads:
     def _open_snapshot(self, table: SourceTable, is_resumed: bool = False) -> JdbcSnapshot:
         """Returns the snapshot for a first load. The slot and the publication must exist.
 
-        An open snapshot blocks ALTER TABLE on its tables. So a new snapshot includes only the given
-        table. But if too many snapshots are open, the new snapshot includes all remaining tables.
+        An open snapshot blocks an ALTER TABLE of its tables. So a new snapshot usually covers only
+        the given table. If too many snapshots are open, it covers all remaining tables instead.
 
         Args:
             table: the table to load.
-            is_resumed: whether the load began earlier, so that the table is already published.
+            is_resumed: whether an earlier run began the load. If so, the publication already
+                contains the table.
         """
         snapshot = self._snapshots.get(table.ref.name)
         if snapshot is not None:
@@ -175,7 +177,8 @@ class FirstLoads:
     def _lock_slot(self) -> int:
         """Prevents other runs from moving the slot, and returns the slot's position.
 
-        A separate connection holds the lock, so the server releases it even if the process crashes.
+        The lock is held by a separate connection. So the server releases the lock if this process
+        crashes.
 
         Raises:
             TableError: if the slot does not exist or is lost.
@@ -187,7 +190,7 @@ class FirstLoads:
             connection.execute(statement)
         connection.execute(f"set lock_timeout = '{self._slot.database.lock_timeout}s'")
         connection.execute(f"select pg_catalog.pg_advisory_lock_shared({self._lock_key})")
-        # Unlocks explicitly, because the server notices a closed connection with a delay.
+        # The lock is released explicitly, because the server notices closed connections late.
         self._slot_lock.callback(self._unlock, connection)
         with self._slot.database.connect() as other:
             slot = self._slot.read_slot(other)
@@ -201,17 +204,17 @@ class FirstLoads:
         return self._position
 
     def release_slot(self) -> None:
-        """Releases the slot after the first loads of this run, so that other runs can move it."""
+        """Lets other runs move the slot again, after the first loads of this run."""
         self._position = None
         self._slot_lock.close()
 
     def _unlock(self, connection: Connection) -> None:
-        with suppress(DatabaseError):  # a broken connection holds no lock any more
+        with suppress(DatabaseError):  # a broken connection no longer holds the lock
             connection.execute(f"select pg_catalog.pg_advisory_unlock_shared({self._lock_key})")
 
     @contextmanager
     def exclude_loads(self, connection: Connection) -> Iterator[bool]:
-        """Yields True if no first load is running. No first load can start inside the context."""
+        """Yields whether no first load is running. If so, none can start while the block runs."""
         [(granted,)] = connection.rows(
             f"select pg_catalog.pg_try_advisory_lock({self._lock_key})::text"
         )
@@ -233,16 +236,16 @@ _KEY_FORMATS = {
     "timestamp": _TIME,
     "timestamptz": _TIME + r"\+00",
 }
-"""Maps each type that PostgreSQL and Spark order equally to a pattern of its valid values."""
+"""Maps each type that PostgreSQL and Spark order in the same way to a pattern of valid values."""
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """A range of a table's key.
+    """A part of a table: a range of its key.
 
     Attributes:
         rows: the number of rows, or None if it is unknown.
-        conditions: SQL conditions that divide the chunk among parallel readers.
+        conditions: SQL conditions that divide the chunk into parts for parallel readers.
         last_key: the chunk's last key, or None if this is the last chunk.
     """
 
@@ -256,8 +259,8 @@ def is_divisible(
 ) -> bool:
     """Returns whether a table can be loaded in chunks.
 
-    PostgreSQL and Spark must order the key equally, and the database must declare the key. A key
-    that only the spec declares may lack an index and contain duplicates.
+    PostgreSQL and Spark must order the key in the same way, and the database must declare the key.
+    A key that is only declared in the spec may have no index, and may have duplicates.
     """
     declared = {name.lower() for name in table.primary_key}
     if declared != {column.name.lower() for column in key}:
@@ -288,8 +291,8 @@ def find_next_chunk(
     """Returns the next chunk.
 
     Args:
-        connection: a connection with the table's snapshot.
-        relation: the table or a subquery of its rows, for the FROM clause.
+        connection: a connection that uses the table's snapshot.
+        relation: the table, or a subquery of its rows, for the FROM clause.
         previous_key: the last key of the previous chunk, or None for the first chunk.
         size: the maximum number of rows.
         readers: the number of parallel readers.
@@ -342,7 +345,7 @@ def find_next_chunk(
 
 
 def _is_equal_in_spark(values: Key, key: Sequence[LoggedColumn]) -> bool:
-    """Returns whether Spark reads a key correctly. Spark misreads infinity and dates BC."""
+    """Returns whether Spark reads a key correctly. It misreads infinite times and dates BC."""
     return all(
         re.fullmatch(_KEY_FORMATS[column.kind], value)
         for value, column in zip(values, key, strict=True)

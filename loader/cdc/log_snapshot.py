@@ -1,4 +1,4 @@
-"""Reads the log of a PostgreSQL database once per run, for its tables with `sync_mode: cdc`."""
+"""Reads a PostgreSQL log once per run, for all tables with `sync_mode: cdc`."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ _log = logging.getLogger("loader")
 T = TypeVar("T")
 
 SEGMENT_BYTES = 16 * 1024 * 1024
-"""The size of a log file. The server recycles only complete files."""
+"""The size of one file of the log. The server recycles only whole files."""
 
 
 class LogSnapshot(Snapshot):
-    """Reads the tables with `sync_mode: cdc` of one run.
+    """Reads the tables of one run that have `sync_mode: cdc`.
 
-    The slot is set up when the first table is read. The log is read once for all tables, when the
-    first table needs changes.
+    The slot is set up when the first table is read. The log is read once for all tables, as soon as
+    one table needs changes.
 
     Args:
         tables: all tables of the run with `sync_mode: cdc`.
@@ -87,12 +87,12 @@ class LogSnapshot(Snapshot):
         stack.callback(self._loads.release_slot)
 
     def bounds(self, table: SourceTable, window: Window) -> Bounds:
-        # A full refresh ignores the stored checkpoint. So each of its chunks after the first
-        # continues from the checkpoint of the previous chunk.
+        # A full refresh ignores the stored checkpoint. So each chunk after the first one continues
+        # from the checkpoint of the previous chunk.
         unfinished = self._unfinished.pop(table.ref.name, None)
         mark = Mark.from_dict(window.mark) or unfinished
-        # The checkpoint is recorded first, because the slot must not move past this checkpoint if
-        # the table fails later.
+        # The checkpoint is recorded first. If the table fails later, the slot must not move past
+        # this checkpoint.
         self._slot_advance.record_mark(table.ref.name, mark)
         with self._lock:
             setup = self._run_once(self._prepare)
@@ -256,7 +256,7 @@ class LogSnapshot(Snapshot):
             )
 
     def forget_changes(self) -> None:
-        """Lets the next table that needs changes read the log again, up to its new end."""
+        """Makes the next table that needs changes read the log again, up to its new end."""
         with self._lock:
             self.__dict__.pop("_log_read", None)
 
@@ -293,7 +293,7 @@ class LogSnapshot(Snapshot):
         return cached
 
     def _run_once(self, step: Callable[[], T]) -> T:
-        """Runs a step that all tables need. If the step fails, every table raises its error."""
+        """Runs a step that all tables need. If it fails, its error is raised for every table."""
         if self._failure is not None:
             raise self._failure
         try:
@@ -306,7 +306,7 @@ class LogSnapshot(Snapshot):
         """Creates the publication and the slot if necessary, once per run."""
         if self._setup is None:
             if not is_installed():
-                # Checked before the slot is created, because an unused slot retains the log.
+                # Checked before the slot is created, because a slot retains the log even if unused.
                 raise build_missing_error(self.where)
             tables = list(self.tables.values())
             self._setup = prepare_slot(self.slot, tables, self._definitions.list_key, self.where)
@@ -321,7 +321,7 @@ class LogSnapshot(Snapshot):
         partitions: Iterable[str],
         reload_reason: str,
     ) -> Bounds:
-        """Plans a full read, or the first chunk of a large table if the raw table is empty."""
+        """Plans a full read. If a large table has no raw table yet, plans only its first chunk."""
         position, bounds, snapshot = self._loads.plan_load(get_original(table))
         self._loaded.add(table.ref.name)
         key, rows = self._definitions.list_key_columns(table), bounds.rows
@@ -359,8 +359,8 @@ class LogSnapshot(Snapshot):
     def _is_divisible(self, table: SourceTable, key: Sequence[LoggedColumn]) -> bool:
         """Returns whether a table can be loaded in chunks.
 
-        The state stores the last key of each chunk, so a table with a masked key cannot be loaded
-        in chunks.
+        The state stores the last key of each chunk. So if the key is masked, the table cannot be
+        loaded in chunks.
         """
         masks = table.masks if isinstance(table, MaskedTable) else {}
         if masks.keys() & set(self._definitions.list_key(table)):
@@ -390,14 +390,20 @@ class LogSnapshot(Snapshot):
         )
 
     def _explain_new_key(self, table: SourceTable, mark: Mark) -> str:
-        """Returns the reason for a full read if the key was changed during a load in chunks."""
+        """Returns the reason for a full read if the key has changed during a load in chunks.
+
+        Otherwise returns "".
+        """
         key = tuple(self._definitions.list_key(table))
         return "its key was changed during its first load" if mark.key not in ((), key) else ""
 
     def _explain_broken_load(
         self, table: SourceTable, columns: Sequence[LoggedColumn], mark: Mark, spool: ChangeSpool
     ) -> str:
-        """Explains why an interrupted first load cannot be merged with the log, or returns ""."""
+        """Explains why an interrupted first load cannot be merged with the log.
+
+        Returns "" if it can.
+        """
         if not mark.earlier_chunks:
             return ""
         name = build_log_name(table)
@@ -438,13 +444,13 @@ class LogSnapshot(Snapshot):
 
 @contextmanager
 def open_log(database: Database, tables: Sequence[SourceTable]) -> Iterator[LogSnapshot]:
-    """Opens the log for the tables of a run. After the run, moves the replication slot forward."""
+    """Opens the log for the tables of a run. After the block, moves the slot forward."""
     with ExitStack() as stack:
         log = LogSnapshot(database, tables, stack)
         yield log
         try:
             log.advance_slot()
         except Exception as error:
-            # This is only a warning, because the rows of all tables are published. The next run
-            # reads these changes again, skips them, and moves the slot.
+            # This is only a warning, because the rows of all tables are already published. The next
+            # run reads these changes again, skips them, and moves the slot.
             _log.warning("%s: the slot was not moved: %s", log.where, error)

@@ -1,9 +1,8 @@
-"""Positions in PostgreSQL's log, and the checkpoint (`mark`), the state that each sync stores.
+"""Positions in PostgreSQL's log, and the checkpoint (`mark`) that each sync stores in the state.
 
-If a table was read up to a position, it contains every transaction whose commit record begins below
-this position.
-
-A first load reads a database snapshot. Later syncs skip changes made by transactions that are
+If a table was read up to a position, the raw table contains every transaction whose commit record
+begins below this position.
+A first load reads a database snapshot. Later syncs skip the changes of transactions that are
 visible in this snapshot.
 """
 
@@ -19,7 +18,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import DataType
 
 Key = tuple[str, ...]
-"""The values of a key, as PostgreSQL formats them."""
+"""The values of a key, formatted by PostgreSQL."""
 
 _LSN = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
 _HALF_OF_XIDS = 2**31
@@ -30,7 +29,7 @@ def parse_position(text: str) -> int:
     """Parses a position in PostgreSQL's format, such as `16/B374D848`.
 
     Raises:
-        ValueError: if the text is not a position.
+        ValueError: if the string is not a position.
     """
     match = _LSN.fullmatch(text.strip())
     if match is None:
@@ -48,10 +47,10 @@ class VisibleTransactions:
     """The transactions that are visible in a snapshot (`pg_current_snapshot()`).
 
     Attributes:
-        xmin: all transactions with a lower id had ended when the snapshot was taken.
-        xmax: transactions with this id or a higher id had not begun when the snapshot was taken.
-        open: the ids between `xmin` and `xmax` whose transactions had not ended when the snapshot
-            was taken.
+        xmin: when the snapshot was taken, all transactions with a lower id had ended.
+        xmax: when the snapshot was taken, no transaction with this id or a higher id had begun.
+        open: the ids between `xmin` and `xmax` of the transactions that had not ended when the
+            snapshot was taken.
         until: a position above the commits of all visible transactions.
     """
 
@@ -75,9 +74,8 @@ class VisibleTransactions:
         """Returns whether a committed transaction is visible in the snapshot.
 
         Args:
-            transaction: the lower 32 bits of the transaction's id, because the log contains only
-                these bits. Of all ids with these bits, the method uses the id nearest to the
-                snapshot.
+            transaction: the lower 32 bits of the transaction's id. The log contains no other bits.
+                Of all ids that end with these bits, the one nearest to the snapshot is used.
         """
         distance = (transaction - self.xmax + _HALF_OF_XIDS) % _EPOCH - _HALF_OF_XIDS
         full_id = self.xmax + distance
@@ -86,20 +84,21 @@ class VisibleTransactions:
 
 @dataclass(frozen=True)
 class Mark:
-    """The state that a table's sync stores for the next sync.
+    """The checkpoint of a table, which each sync stores for the next sync.
 
     Attributes:
         position: the position up to which the table was read.
-        slot: the replication slot that retains the log from this position.
+        slot: the replication slot that retains the log from this position on.
         system: the cluster's identity and timeline; empty if the role may not read them.
-        snapshot: the snapshot of the first load; None once the log was read beyond the snapshot.
-        loaded_up_to: the last key of the first load that is in the raw table; None if the load is
-            complete.
+        snapshot: the snapshot of the first load. None as soon as the log was read beyond it.
+        loaded_up_to: the last key that an incomplete first load has published; None if the first
+            load is complete.
         earlier_chunks: the last key and the snapshot of each interrupted run of the first load.
-        key: the key's columns during the load; empty if the table was not loaded in chunks.
+        key: the key's columns at the time of the first load; empty if it was not divided into
+            chunks.
         columns: the columns that are loaded (`list_by_number`).
-        excluded: the table's other columns.
-        partitions: the ids of the table's partitions; empty if it is not partitioned.
+        excluded: the other columns of the table.
+        partitions: the ids of the table's partitions; empty if the table is not partitioned.
         catalog: fingerprints of the table's definition in the catalog (`read_fingerprints`).
         published: a fingerprint of the table's publication (`SourceSlot.read_publication`).
     """
@@ -118,7 +117,7 @@ class Mark:
     excluded: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the JSON object that the state stores."""
+        """Returns the checkpoint as a JSON object, which is stored in the state."""
         stored: dict[str, Any] = {
             "columns": dict(self.columns),
             "log_position": format_position(self.position),
@@ -178,7 +177,7 @@ class Mark:
     def move_to(
         self, position: int, columns: Mapping[str, str], partitions: Iterable[str] = ()
     ) -> Mark:
-        """Returns the checkpoint after the log was read up to a position."""
+        """Returns the checkpoint to store after the log was read up to a position."""
         position = max(position, self.position)
         overlaps_load = self.snapshot is not None and position < self.snapshot.until
         return replace(
@@ -192,7 +191,7 @@ class Mark:
         )
 
     def add_chunk(self, last_key: tuple[str, ...] | None, snapshot: VisibleTransactions) -> Mark:
-        """Returns the checkpoint after another chunk of the first load.
+        """Returns the checkpoint to store after another chunk of the first load.
 
         Args:
             last_key: the chunk's last key, or None if this is the last chunk.
@@ -238,10 +237,9 @@ def is_visible_to_chunk(
     """Returns whether a change was visible in the snapshot of the chunk that contains its key.
 
     Args:
-        earlier_chunks: the last key and the snapshot of each interrupted run, in the order of the
-            keys.
-        newest_snapshot: the snapshot for all keys above these chunks, or None if no change was
-            visible in this snapshot.
+        earlier_chunks: the last key and the snapshot of each interrupted run, sorted by key.
+        newest_snapshot: the snapshot for all keys above these chunks. If it is None, no change to
+            these keys counts as visible.
         transaction: the id of the change's transaction.
         key: the key's columns and their types.
         row: a struct that contains the key's columns.

@@ -28,7 +28,7 @@ class UnmetRequirement:
     """A requirement that is not met.
 
     Attributes:
-        what: a sentence that states the problem, without its full stop.
+        what: the problem, as a sentence without a full stop.
         remedy: the SQL or another action that meets the requirement.
     """
 
@@ -41,8 +41,8 @@ class RequirementErrors:
     """The errors for a source's unmet requirements.
 
     Attributes:
-        server: the error that concerns the server or the role. If there is such an error, the
-            tables and the publication were not checked.
+        server: the error that concerns the server or the role. If there is one, the tables and the
+            publication were not checked.
         tables: maps the name of each table that cannot be read from the log to its error.
         unpublishable: maps the name of each table that this role cannot add to the publication to
             its error.
@@ -78,7 +78,7 @@ def check_requirements(
         error: TableError | None
         try:
             error = build_error(check_table(connection, slot, table, list_key(table)), location)
-        except DatabaseError as denied:  # for example, the role lacks USAGE on the table's schema
+        except DatabaseError as denied:  # such as if the role lacks USAGE on the table's schema
             error = denied
         if error is None and names[build_log_name(table)] > 1:
             error = TableError(
@@ -90,8 +90,8 @@ def check_requirements(
             refused[table.ref.name] = error
     accepted = [table for table in tables if table.ref.name not in refused]
     unpublishable = find_unpublishable_tables(connection, slot, accepted)
-    # One statement publishes all tables. If the statement is not allowed, all its tables have the
-    # same error.
+    # One statement publishes all tables. If the role may not run it, all these tables have the same
+    # error.
     errors = {
         name: build_error([requirement], where) for name, requirement in unpublishable.items()
     }
@@ -166,7 +166,7 @@ def check_table(
 ) -> list[UnmetRequirement]:
     """Returns a table's unmet requirements.
 
-    A table without a replica identity must not be published, because PostgreSQL would then refuse
+    A table that has no replica identity must not be published, because PostgreSQL would then refuse
     to update its rows.
     """
     dialect, native = slot.database.dialect, table.ref.native
@@ -295,7 +295,7 @@ def check_table(
 def _uses_only(
     connection: Connection, slot: SourceSlot, table: SourceTable, columns: Sequence[str]
 ) -> bool:
-    """Returns whether a table's option `where` uses only these columns."""
+    """Returns whether a table's `where` option uses only these columns."""
     native, quote = table.ref.native, slot.database.dialect.quote
     subquery = f"select {', '.join(map(quote, columns))} from {slot.database.relation(native)}"
     try:
@@ -310,7 +310,7 @@ def _uses_only(
 
 
 def _build_key_condition(text: Callable[[str], str], key: Sequence[str]) -> str:
-    """Returns SQL that is true if all columns of an index `i` are columns of the key."""
+    """Returns an SQL condition: all columns of the index `i` are columns of the key."""
     names = ", ".join(text(column.lower()) for column in key)
     return f"""not exists (
                         select from pg_catalog.pg_attribute as a
@@ -321,7 +321,7 @@ def _build_key_condition(text: Callable[[str], str], key: Sequence[str]) -> str:
 
 
 def check_publication(connection: Connection, slot: SourceSlot) -> list[UnmetRequirement]:
-    """Returns the publication's unmet requirements; empty if there is no publication."""
+    """Returns the unmet requirements of the publication. Empty if there is no publication."""
     dialect, name = slot.database.dialect, slot.database.dialect.quote(slot.name)
     rows = connection.rows(
         f"""
@@ -370,7 +370,7 @@ def check_publication(connection: Connection, slot: SourceSlot) -> list[UnmetReq
 def find_unpublishable_tables(
     connection: Connection, slot: SourceSlot, tables: Sequence[SourceTable]
 ) -> dict[str, UnmetRequirement]:
-    """Returns the tables that this role cannot publish, each with the unmet requirement."""
+    """Maps the name of each table that this role cannot publish to the unmet requirement."""
     dialect = slot.database.dialect
     published, filters = slot.read_publication(connection), slot.read_filters(connection)
     missing, unfiltered, changed = {}, {}, set()
@@ -415,8 +415,8 @@ def find_unpublishable_tables(
     )
     refused = [name for name, row in zip(missing, rows, strict=True) if set(row) != {"true"}]
     names = [relations[name] for name in refused]
-    # If this role can publish some of the tables, the loader creates the publication with these
-    # tables first.
+    # If this role can publish some of the tables, the loader first creates the publication with
+    # these tables. The SQL then only adds the others.
     sql = build_publication_sql(
         dialect.quote(slot.name),
         [slot.format_published(missing[name]) for name in refused],
@@ -437,12 +437,12 @@ def find_unpublishable_tables(
 
 
 def list_setup_sql(name: str, role: str, tables: Mapping[str, str | None]) -> list[str]:
-    """Returns all statements that prepare a database, for an administrator.
+    """Returns all SQL statements with which an administrator can prepare a database.
 
     Args:
         name: the name of the slot and the publication.
         role: the source's user.
-        tables: maps each table's name in the spec to its option `where`; None if the table has no
+        tables: maps each table's name in the spec to its `where` option, or to None if it has no
             filter.
     """
     published = [
@@ -458,7 +458,7 @@ def list_setup_sql(name: str, role: str, tables: Mapping[str, str | None]) -> li
 
 
 def _format_table(table: str) -> str:
-    """Formats a table of the spec as SQL, or a wildcard as a placeholder to fill in."""
+    """Formats a table's name as SQL. Returns a placeholder for a wildcard, to be filled in."""
     if is_wildcard(table):
         return f"<the tables that {table} matches>"
     parts = table.split(".")
@@ -469,7 +469,7 @@ def _format_table(table: str) -> str:
 
 
 def build_error(unmet: Sequence[UnmetRequirement], where: str) -> TableError | None:
-    """Returns one error for all unmet requirements, or None if there are none."""
+    """Returns one error that lists all unmet requirements, or None if there are none."""
     if not unmet:
         return None
     return TableError(

@@ -1,9 +1,9 @@
 """A source's replication slot and publication in PostgreSQL.
 
-All tables of a source with `sync_mode: cdc` share one slot and one publication, so the database
-decodes its log once. The slot retains the log from its confirmed position. Only
-:meth:`SourceSlot.advance` moves this position, up to the lowest position that the state stores for
-any of these tables (:class:`SlotAdvance`).
+All tables of a source that have `sync_mode: cdc` share one slot and one publication. So the
+database decodes its log only once. The slot retains the log from its confirmed position on. Only
+:meth:`SourceSlot.advance` moves this position. It moves it at most to the lowest position that the
+state stores for any of these tables (:class:`SlotAdvance`).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from loader.spark.error_translation import DatabaseError
 
 PLUGIN = "pgoutput"
 FLUSH_PREFIX = "strandline-flush"
-"""The prefix of log messages that are written only to flush the log to disk."""
+"""The prefix of those messages in the log that are written only to flush the log to disk."""
 _MAX_NAME_BYTES = 63
 _FILTERS_SINCE = 15
 """The first major version of PostgreSQL in which publications can filter rows."""
 _PEEK_BYTES = 16 * 1024 * 1024
-"""If the log has grown by more bytes than this, Debezium reads it without a check for changes."""
+"""If the log has grown by more than this, Debezium reads it without a prior check for changes."""
 
 
 _TABLES_BY_NAME = """(
@@ -47,7 +47,7 @@ class Slot:
 
     Attributes:
         confirmed: the position from which the slot can be read.
-        lost: the reason why the slot cannot be read any more; empty if it can be read.
+        lost: the reason why the slot can no longer be read; empty if it can be read.
         reader_pid: the process id of the session that is reading the slot; empty if no session
             reads it.
         retained_bytes: the size of the log that the slot retains.
@@ -114,7 +114,7 @@ class SourceSlot:
         )
 
     def create(self, connection: Connection) -> None:
-        """Creates the slot. PostgreSQL waits for all open transactions first."""
+        """Creates the slot. Before that, PostgreSQL waits for all open transactions to end."""
         text = self.database.dialect.text
         try:
             connection.rows(
@@ -132,7 +132,10 @@ class SourceSlot:
         connection.execute(f"select pg_catalog.pg_drop_replication_slot({text(self.name)})")
 
     def publish(self, connection: Connection, tables: Sequence[SourceTable]) -> None:
-        """Creates the publication, or adds the tables that it lacks or filters differently."""
+        """Creates the publication if it is missing.
+
+        Otherwise adds the tables that it lacks, and replaces those that it filters differently.
+        """
         existing = self.read_publication(connection)
         filters = self.read_filters(connection)
         missing, changed = [], []
@@ -152,15 +155,15 @@ class SourceSlot:
             connection.prepare(statements)  # in one transaction
 
     def format_published(self, table: SourceTable) -> str:
-        """Returns a table with its filter for a statement that publishes it."""
+        """Formats a table and its filter for the SQL statement that publishes the table."""
         native = table.ref.native
         filter_ = f" where ({native.where})" if native.where else ""
         return f"{self.database.relation(native)}{filter_}"
 
     def read_filters(self, connection: Connection) -> dict[tuple[str, str], str]:
-        """Returns the filter of each table that the publication lists by name; "" means no filter.
+        """Maps each table that the publication lists by name to its filter; "" means no filter.
 
-        A publication for all tables, or for all tables of a schema, has no filters.
+        A publication of all tables, or of all tables in a schema, has no filters.
         """
         if connection.major_version < _FILTERS_SINCE:
             return {}
@@ -184,10 +187,10 @@ class SourceSlot:
     def has_filter(
         self, connection: Connection, table: SourceTable, filters: Mapping[tuple[str, str], str]
     ) -> bool:
-        """Returns whether the publication filters a table as its option `where` does.
+        """Returns whether the publication's filter for a table is the table's `where` option.
 
-        PostgreSQL formats a filter in its own way. Therefore the two strings are compared after
-        PostgreSQL has parsed them.
+        PostgreSQL reformats filters. Therefore the two conditions are compared only after
+        PostgreSQL has parsed both.
 
         Args:
             filters: the result of :meth:`read_filters`.
@@ -205,10 +208,10 @@ class SourceSlot:
         return bool(parsed[0]) and parsed[0] == parsed[1]
 
     def read_publication(self, connection: Connection) -> dict[tuple[str, str], str] | None:
-        """Returns the publication's tables, or None if there is no publication.
+        """Maps the publication's tables to fingerprints. Returns None if there is no publication.
 
-        Returns a fingerprint for each schema and table name. The fingerprint changes if the table
-        is removed from the publication and then added, if another table gets the name, or if the
+        The keys are pairs of a schema and a table name. A fingerprint changes if the table is
+        removed from the publication and added again, if another table gets the name, or if the
         publication's options change.
         """
         text = self.database.dialect.text(self.name)
@@ -223,8 +226,8 @@ class SourceSlot:
             where p.pubname = {text}
             """
         )
-        # The view `pg_publication_tables` opens each table, so an ALTER of a single table would
-        # block the query.
+        # The `pg_publication_tables` view opens each table, so an ALTER of one table would block
+        # the query.
         tables = (
             "pg_catalog.pg_publication_tables" if all_tables == [("true",)] else _TABLES_BY_NAME
         )
@@ -262,23 +265,22 @@ class SourceSlot:
     def read_flushed(self, connection: Connection) -> int:
         """Returns a position below which all transactions committed so far can be decoded.
 
-        The server decodes only flushed log, and with `synchronous_commit = off` a transaction
-        commits before its log is flushed. This method makes a synchronous commit, which flushes all
-        earlier log.
+        The server decodes only the flushed part of the log. With `synchronous_commit = off`, a
+        transaction commits before its part of the log is flushed. If necessary, this method makes a
+        synchronous commit, which flushes everything before it.
         """
         [(has_unflushed,)] = connection.rows(
             "select (pg_catalog.pg_current_wal_insert_lsn() "
             "> pg_catalog.pg_current_wal_flush_lsn())::text"
         )
         if has_unflushed == "true":
-            # Writes a message, because the commit of a transaction that writes nothing flushes
-            # nothing.
+            # Writes a message, because a transaction that writes nothing does not flush the log.
             self.write_message(connection, FLUSH_PREFIX, "")
         [(lsn,)] = connection.rows("select pg_catalog.pg_current_wal_flush_lsn()::text")
         return parse_position(lsn or "")
 
     def has_no_changes(self, connection: Connection, slot: Slot, end: int) -> bool:
-        """Returns whether the log has no change of the published tables up to a position.
+        """Returns whether the log, up to a position, has no change of the published tables.
 
         Also returns False if the log has grown so much that decoding it would take long.
         """
@@ -293,9 +295,9 @@ class SourceSlot:
         return changes == "0"
 
     def write_message(self, connection: Connection, prefix: str, content: str) -> int:
-        """Writes a message into the log and returns its position.
+        """Writes a message to the log and returns its position.
 
-        A reader that receives the message has received all earlier transactions. The returned
+        When a reader receives the message, it has received all earlier transactions. The returned
         position is below the end of the transaction that contains the message.
         """
         text = self.database.dialect.text
@@ -307,7 +309,7 @@ class SourceSlot:
         return parse_position(lsn or "")
 
     def advance(self, connection: Connection, position: int) -> None:
-        """Moves the slot, so that the server can recycle the log below the position."""
+        """Moves the slot to a position, so that the server can recycle the log below it."""
         text = self.database.dialect.text
         connection.rows(
             "select end_lsn::text from pg_catalog.pg_replication_slot_advance("
@@ -317,10 +319,10 @@ class SourceSlot:
     def await_free(self, connection: Connection, seconds: int) -> None:
         """Waits until no session reads the slot.
 
-        The server takes a moment to notice that a reading process was killed.
+        If a reading process was killed, the server notices this after a moment.
 
         Raises:
-            TableError: if another session still reads the slot after the given time.
+            TableError: if another session still reads the slot after this number of seconds.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -338,16 +340,16 @@ class SourceSlot:
             time.sleep(0.1)
 
     def await_open_transactions(self, connection: Connection) -> None:
-        """Waits until all open transactions that have written something have ended.
+        """Waits for the end of all open transactions that have already written something.
 
         The log may lack changes that such a transaction made before the table was published. A
-        snapshot that is taken after the wait contains these changes.
+        snapshot that is taken after this wait contains these changes.
 
         Raises:
             TableError: if such a transaction is still open after the source's lock_timeout.
         """
-        # A new id is higher than the ids of all transactions that have written. A snapshot's xmax
-        # is no such limit, because it may be lower than some of these ids.
+        # A new id is higher than the ids of all transactions that have already written something.
+        # The xmax of a snapshot may be lower than some of these ids.
         [(limit,)] = connection.rows("select pg_catalog.pg_current_xact_id()::text")
         deadline = time.monotonic() + self.database.lock_timeout
         while True:
@@ -387,7 +389,7 @@ def build_publication_sql(name: str, tables: Sequence[str], new: bool) -> str:
 
 
 def choose_slot_name(source: str, configured: str | None = None) -> str:
-    """Returns the name of a source's slot and publication, which has at most 63 bytes."""
+    """Returns the name of a source's slot and publication. It has at most 63 bytes."""
     return configured or f"strandline_{re.sub('[^a-z0-9_]', '_', source.lower())}"[:_MAX_NAME_BYTES]
 
 
@@ -395,8 +397,8 @@ class SlotAdvance:
     """Moves the slot to the lowest stored position of the source's tables.
 
     Attributes:
-        load_marks: returns the stored checkpoints of a table that this run does not select; None if
-            the checkpoints cannot be loaded.
+        load_marks: a function that returns the stored checkpoints of a table. It is used for tables
+            that this run does not select. None if it is not available.
     """
 
     def __init__(self, slot: SourceSlot) -> None:
@@ -405,7 +407,7 @@ class SlotAdvance:
         self._positions: dict[str, int | None] = {}
 
     def record_mark(self, table: str, mark: Mark | None) -> None:
-        """Records a table's stored log position; `mark` is None before its first load."""
+        """Records the log position in a table's stored checkpoint; None before its first load."""
         self._positions[table] = mark.position if mark is not None else None
 
     def advance(
@@ -417,8 +419,8 @@ class SlotAdvance:
 
         Args:
             slot: the slot at the start of the run.
-            exclude_loads: a context manager that prevents new first loads. Yields True if no first
-                load is running.
+            exclude_loads: returns a context manager that prevents new first loads. It yields
+                whether no first load is running.
         """
         if self._find_lowest_position() <= slot.confirmed:
             return
@@ -426,7 +428,7 @@ class SlotAdvance:
         with database.connect() as connection:
             self._slot.await_free(connection, database.lock_timeout)
             with exclude_loads(connection) as no_loads:
-                # No first load is running, so all checkpoints are stored and can be loaded.
+                # If no first load is running, the state contains the checkpoints of all tables.
                 if not no_loads or not self._look_up_unselected_tables():
                     return
                 current = self._slot.read_slot(connection)
@@ -437,7 +439,7 @@ class SlotAdvance:
         return min((p for p in self._positions.values() if p is not None), default=0)
 
     def _look_up_unselected_tables(self) -> bool:
-        """Loads the positions of unselected tables. Returns False if this fails."""
+        """Loads the positions of unselected tables. Returns False if they cannot be loaded."""
         selected = {name.lower() for name in self._positions}
         for name in self._slot.database.list_cdc_tables():
             if name.lower() not in selected:
@@ -455,5 +457,5 @@ def get_schema_and_table(table: SourceTable) -> tuple[str, str]:
 
 
 def build_log_name(table: SourceTable) -> str:
-    """Returns the name that a table has in the log, `schema.table`."""
+    """Returns the name of a table in the log: `schema.table`."""
     return ".".join(get_schema_and_table(table))

@@ -1,4 +1,4 @@
-"""Creates a source's slot and publication, and finds tables that cannot continue from the log."""
+"""Creates a source's slot and publication, and finds tables whose changes the log has lost."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class SlotSetup:
 
     Attributes:
         slot: the slot.
-        created: whether this run has created the slot. A new slot lacks all earlier changes.
+        created: whether this run has created the slot. A new slot has no earlier changes.
         system: the cluster's identity and timeline; empty if the role may not read them.
         published: a fingerprint of each table's publication (`SourceSlot.read_publication`).
         refused: maps the name of each table that cannot be read from the log to its error.
         complete_until: the start of the oldest open transaction, read before the log; None if
-            unknown. Transactions whose commits are above the end of the log commit after this time.
+            unknown. All transactions that this run does not find in the log commit after this time.
     """
 
     slot: Slot
@@ -40,7 +40,7 @@ class SlotSetup:
     complete_until: dt.datetime | None = None
 
     def explain_loss(self, source_slot: SourceSlot, table: SourceTable, mark: Mark) -> str:
-        """Explains why the log lacks changes since a table's checkpoint, or returns ""."""
+        """Explains why the log lacks changes since a checkpoint. Returns "" if it has them all."""
         if self.created:
             return "its replication slot was missing"
         if mark.system and self.system and mark.system != self.system:
@@ -58,7 +58,7 @@ class SlotSetup:
         return ""
 
     def warn_of_unread_slot(self, source_slot: SourceSlot, mark: Mark | None) -> tuple[str, ...]:
-        """Returns a warning if the table's former slot still exists but no run reads it."""
+        """Returns a warning if the table's former slot still exists and retains the log."""
         if mark is None or not mark.slot or mark.slot == source_slot.name:
             return ()
         text = source_slot.database.dialect.text(mark.slot)
@@ -135,8 +135,8 @@ def _publish_tables(
 ) -> dict[str, TableError]:
     """Adds tables to the publication. Returns an error for each table that cannot be added.
 
-    One statement adds all tables. If it fails because another session has locked a table, each
-    table is added separately.
+    First, one statement adds all tables. If it fails, such as because another session has locked a
+    table, each table is added separately.
     """
     try:
         source_slot.publish(connection, tables)

@@ -1,6 +1,6 @@
 """Reads the columns, key and partitions of a table, and refuses types that the log cannot deliver.
-Compares the definition with the definition at the last sync, to find changes that are not in the
-log.
+Also compares a table's definition with that of the last sync, to find changes that the log does not
+contain.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ TEXTS = frozenset(
         *("tsrange", "tstzrange", "daterange"),
     )
 )
-"""Types whose values Debezium returns as text in PostgreSQL's format."""
+"""Types whose values Debezium returns as strings in PostgreSQL's format."""
 INTEGERS = frozenset(("int2", "int4", "int8", "oid"))
 FLOATS = frozenset(("float4", "float8"))
 TIMES = frozenset(("date", "timestamp", "timestamptz", "time"))
 ENUM = "enum"
 SUPPORTED = TEXTS | INTEGERS | FLOATS | TIMES | {"bool", "numeric", "bytea", ENUM}
 UNSUPPORTED_ARRAYS = frozenset(("xml", ENUM, "time"))
-"""Element types of arrays that Debezium omits or changes.
+"""The element types of arrays that Debezium omits or changes.
 
-Debezium omits all arrays of `xml` and those arrays of enums that contain a null. In arrays of
-`time`, it replaces 24:00.
+Debezium omits all arrays of `xml`, and arrays of enums if they contain a null. In arrays of `time`,
+it replaces 24:00.
 """
 DETECTABLE_ARRAYS = frozenset(("text", "varchar", "uuid", "int4", "int8", "date", "bytea"))
-"""Element types of arrays for which Debezium writes a placeholder if the log omits the array.
+"""The element types of arrays for which Debezium writes a placeholder if the log omits the array.
 
-For other element types, Debezium writes null.
+For other element types, it writes null.
 """
 
 
@@ -53,20 +53,20 @@ class LoggedColumn:
     """A column of a table that is read from the log.
 
     Attributes:
-        number: the column's number in the database, which does not change if the column is renamed.
+        number: the column's number in the database. A rename does not change it.
         name: the column's name in the database.
-        kind: PostgreSQL's name of the type: for a domain, the base type; for an array, the type of
-            its elements; for any enum, `enum`.
-        declared: the type as declared.
+        kind: PostgreSQL's name of the type. For a domain, this is the base type; for an array, the
+            type of its elements; for any enum, `enum`.
+        declared: the type, as it is declared.
         is_array: whether the column is an array.
         is_generated: whether the database computes the column.
         is_toastable: whether the log may omit a large value (more than 2 kB) that an update does
             not change.
         has_default: whether the column has a default value.
         is_nested: whether the column was declared as an array of arrays.
-        has_domain_elements: whether the column is an array whose elements belong to a domain.
-        is_complete: whether the log contains all values of new changes, because the table now has
-            REPLICA IDENTITY FULL.
+        has_domain_elements: whether the column is an array, and its element type is a domain.
+        is_complete: whether the table now has REPLICA IDENTITY FULL. If so, the log contains all
+            values of new changes.
     """
 
     number: int
@@ -83,15 +83,15 @@ class LoggedColumn:
 
 
 def has_text(column: LoggedColumn) -> bool:
-    """Returns whether the log contains a column's values as text in PostgreSQL's format."""
+    """Returns whether a column's values in the log can be converted to PostgreSQL's text format."""
     return not column.is_array and column.kind not in FLOATS
 
 
 def read_logged_columns(connection: Connection, relation: str) -> list[LoggedColumn]:
-    """Reads a table's columns, in order.
+    """Reads a table's columns, sorted by number.
 
     Args:
-        relation: an SQL string literal with the table's quoted name.
+        relation: an SQL string literal that contains the table's quoted name.
     """
     rows = connection.rows(
         f"""
@@ -213,7 +213,7 @@ def _refuse_column(column: LoggedColumn, where: str) -> None:
 
 
 def describe_alteration(before: Mapping[str, str], columns: Sequence[LoggedColumn]) -> str:
-    """Describes an ALTER that changed values without logging the changes, or returns "".
+    """Describes an ALTER whose changes of values are not in the log. Returns "" if there is none.
 
     Args:
         before: the result of :func:`list_by_number` at the last sync.
@@ -232,7 +232,7 @@ def describe_alteration(before: Mapping[str, str], columns: Sequence[LoggedColum
 
 
 def describe_selection(excluded: Collection[str], columns: Sequence[LoggedColumn]) -> str:
-    """Describes a column that the spec excluded at the last sync, or returns "".
+    """Describes columns that the spec excluded at the last sync. Returns "" if there are none.
 
     Args:
         excluded: the numbers of the columns that were excluded.
@@ -244,7 +244,7 @@ def describe_selection(excluded: Collection[str], columns: Sequence[LoggedColumn
 def describe_unknown_names(
     names: Collection[str], before: Mapping[str, str], columns: Sequence[LoggedColumn]
 ) -> str:
-    """Explains a column name in the log that belongs to no column, or returns "".
+    """Explains a column name in the log that belongs to no column. Returns "" if there is none.
 
     Args:
         names: the column names in the changes since the last sync.
@@ -256,8 +256,8 @@ def describe_unknown_names(
     for name in sorted(set(names) - current):
         if not any(stored.startswith(f"{name} ") for stored in before.values()):
             return f"the column {name} was added and then renamed or dropped"
-    # A skipped number belongs to a column that was added and dropped since the last sync. A later
-    # column may now have the same name.
+    # A missing number belongs to a column that was added and dropped since the last sync. A newer
+    # column may have the same name.
     highest = max(map(int, before), default=0)
     added = {column.number for column in columns if column.number > highest}
     if before and added and max(added) - highest > len(added):
@@ -275,7 +275,7 @@ def _describe_column(column: LoggedColumn) -> str:
 
 
 class TableDefinitions:
-    """The current table definitions.
+    """Reads the current definitions of tables.
 
     Attributes:
         catalogs: maps each table's name to its fingerprints (`read_fingerprints`).
@@ -288,7 +288,7 @@ class TableDefinitions:
         self.excluded: dict[str, Sequence[LoggedColumn]] = {}
 
     def list_key(self, table: SourceTable) -> Sequence[str]:
-        """Returns a table's key, as declared by the spec or else by the database."""
+        """Returns a table's key. The spec's declaration overrides the database's."""
         declared = self.database.read_options(table.ref).primary_key
         names = {name.lower(): name for name in table.schema.names}
         return (
@@ -296,7 +296,7 @@ class TableDefinitions:
         )
 
     def list_key_columns(self, table: SourceTable) -> list[LoggedColumn]:
-        """Returns the columns of a table's key, in the order of the key."""
+        """Returns the columns of a table's key, ordered as in the key."""
         columns = {column.name: column for column in self.read_columns(table)}
         indexes = {name.lower(): i for i, name in enumerate(table.schema.names)}
         native_names = (
@@ -305,13 +305,13 @@ class TableDefinitions:
         return [columns[name] for name in native_names]
 
     def read_columns(self, table: SourceTable) -> list[LoggedColumn]:
-        """Returns a table's columns, in the order of its schema.
+        """Returns a table's columns, ordered as in its schema.
 
         Also stores the excluded columns in `excluded`.
 
         Raises:
             TableError: if the columns have changed during the run, if the log lacks their values,
-                or if the log contains other values than the JDBC reader returns.
+                or if the values in the log differ from those that the JDBC reader returns.
         """
         where, native = self.get_location(table), table.ref.native
         with self.database.connect(where) as connection:
@@ -363,9 +363,9 @@ class TableDefinitions:
     def read_partitions(
         self, table: SourceTable, mark: Mark | None
     ) -> tuple[Mapping[str, Partition], str]:
-        """Returns a table's partitions, and the reason why all rows must be read, or "".
+        """Returns a table's partitions, and the reason why all rows must be read again.
 
-        Also stores the table's fingerprints in `catalogs`.
+        The reason is "" if they need not be. Also stores the table's fingerprints in `catalogs`.
         """
         with self.database.connect(self.get_location(table)) as connection:
             fingerprints = read_fingerprints(connection, self._quote_relation(table))
@@ -381,5 +381,5 @@ class TableDefinitions:
         return self.database.dialect.text(self.database.relation(table.ref.native))
 
     def get_location(self, table: SourceTable) -> str:
-        """Returns the location of a table for messages."""
+        """Returns the location of a table, for messages."""
         return f"table {self.database.name}.{table.ref.name}"

@@ -1,7 +1,7 @@
-"""Converts Debezium's values to Spark columns with the JDBC reader's types and values.
+"""Converts Debezium's values to Spark columns, with the same types and values as the JDBC reader.
 
-With the settings in :data:`SETTINGS`, Debezium writes values as text if JSON cannot represent them
-exactly.
+With the settings in :data:`SETTINGS`, Debezium writes values as strings if JSON cannot represent
+them exactly.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ SETTINGS = {
 }
 
 _INFINITIES = {"infinity": LATEST_TIME, "-infinity": EARLIEST_TIME}
-# Debezium's numbers for infinite dates (days, after an overflow) and timestamps (microseconds).
+# The numbers that Debezium writes for infinite dates (days, after an overflow) and for infinite
+# timestamps (microseconds).
 _INFINITE_DAYS = {-2147472692: LATEST_TIME[:10], -2147472691: EARLIEST_TIME[:10]}
 _INFINITE_MICROSECONDS = {9223372036825200000: LATEST_TIME, -9223372036832400000: EARLIEST_TIME}
 _MIN_MICROSECONDS = -210_866_803_200_000_000
 """PostgreSQL's earliest timestamp, 24 November 4714 BC, in microseconds."""
 _JAVA_ARRAY = r"^\[+(L[\w.$]+;|[BCDFIJSZ])@[0-9a-f]{1,8}$"
-"""Java's text for an array, such as `[B@1a2b3c`. Debezium writes it for a nested string array."""
+"""Java's string for an array, such as `[B@1a2b3c`. Debezium writes it for nested string arrays."""
 _SECOND = 1_000_000
 _SPECIAL_NUMBERS = {"NAN": "NaN", "POSITIVE_INFINITY": "Infinity", "NEGATIVE_INFINITY": "-Infinity"}
 
 
 def build_json_schema(columns: Sequence[LoggedColumn]) -> t.StructType:
-    """Returns the schema of a change: the columns in `before` and in `after`, and `op`."""
+    """Returns the schema of a change: `before` and `after` with the columns, and `op`."""
     row = t.StructType(
         [t.StructField(column.name, _choose_json_type(column)) for column in columns]
     )
@@ -58,13 +59,13 @@ def convert_value(
     has_replaced: bool = False,
     hides_value: bool = False,
 ) -> Column:
-    """Returns a column's value. If a row has an array of arrays, Spark's query fails.
+    """Returns a column's value. If the value is an array of arrays, Spark's query fails.
 
     Args:
-        row: a change's `before` or `after`.
-        data_type: the JDBC reader's type for the column.
+        row: the `before` or `after` of a change.
+        data_type: the column's type in the JDBC reader.
         has_replaced: whether Debezium has replaced elements of an array in this column with null.
-        hides_value: whether errors omit the value, because the column is masked.
+        hides_value: whether errors must not quote the value, because the column is masked.
     """
     raw = row.getField(column.name)
     if not column.is_array:
@@ -92,10 +93,10 @@ def convert_value(
 
 
 def convert_to_text(row: Column, column: LoggedColumn) -> Column:
-    """Returns a column's value as the text that PostgreSQL writes.
+    """Returns a column's value as a string in PostgreSQL's format.
 
     Args:
-        row: a change's `before` or `after`.
+        row: the `before` or `after` of a change.
     """
     raw = row.getField(column.name)
     if column.kind == "bytea":
@@ -130,12 +131,12 @@ def _convert_time_to_text(raw: Column, column: LoggedColumn) -> Column:
 def is_omitted(row: Column, column: LoggedColumn, placeholder: str) -> Column:
     """Returns whether the log omits a value because an update did not change it.
 
-    Debezium then writes a placeholder, which depends on the type (:class:`Placeholder`). The result
-    is never null.
+    For an omitted value, Debezium writes a placeholder, which depends on the type
+    (:class:`Placeholder`). The result is never null.
 
     Args:
-        row: a change's `before` or `after`.
-        placeholder: Debezium's text for a value that the log omits.
+        row: the `before` or `after` of a change.
+        placeholder: the string that Debezium writes for a value that the log omits.
     """
     if not column.is_toastable or (column.is_array and column.kind not in DETECTABLE_ARRAYS):
         return f.lit(False)
@@ -200,7 +201,7 @@ def _refuse_overflow(raw: Column, value: Column, column: LoggedColumn) -> Column
     spark_type = "timestamp" if column.kind == "timestamptz" else "timestamp_ntz"
     if column.kind == "timestamptz":
         is_too_late = value.isNull()
-    else:  # Debezium's number has overflowed
+    else:  # if it is too late, Debezium's number has overflowed
         is_too_late = (raw < _MIN_MICROSECONDS) & ~raw.isin(*_INFINITE_MICROSECONDS)
     refusal = f.raise_error(
         f.lit(
@@ -239,7 +240,7 @@ def _convert_instant(raw: Column) -> Column:
 def _replace_special_values(
     raw: Column, special: Mapping[Any, str], data_type: str, result: Column
 ) -> Column:
-    """Returns the constant for each special value, and the converted value for all others."""
+    """Returns the constant for a special value, and the converted value for any other value."""
     for raw_value, value in special.items():
         result = f.when(raw == raw_value, f.lit(value).cast(data_type)).otherwise(result)
     return result

@@ -1,4 +1,4 @@
-"""Reads the log with Debezium, up to the log's end at the start of the read."""
+"""Reads the log with Debezium, up to the position at which the log ended when the read began."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class LogRead:
     Attributes:
         spool: the changes, or None if there were none.
         position: the position up to which the log was read.
-        oldest_position: changes before this position may be missing.
+        oldest_position: all changes from this position on were read. Older ones may be missing.
     """
 
     spool: ChangeSpool | None
@@ -46,10 +46,10 @@ class LogReader:
         initial_slot: the slot at the start of the run.
         log_names: the tables' names in the log.
         folder: the folder for the spool.
-        placeholder: the text that Debezium writes for a value that the log omits.
+        placeholder: the string that Debezium writes for a value that the log omits.
         where: the source, for messages.
         excluded: the columns that the spec excludes, as `schema.table.column`.
-        encrypted: the tables with masked columns, by their names in the log.
+        encrypted: the names in the log of the tables with masked columns.
         spool_key: the key with which the changes of these tables are encrypted in the spool.
     """
 
@@ -134,8 +134,8 @@ class LogReader:
     def _is_past_marker(self, marker_position: int) -> bool:
         """Returns whether the slot is lost or was moved past the marker.
 
-        Returns False if the database is unreachable. Either Debezium also loses its connection, or
-        a later check succeeds.
+        Returns False if the database is unreachable. In this case, either Debezium will also lose
+        its connection, or a later check will succeed.
         """
         try:
             with self.slot.database.connect() as connection:
@@ -145,9 +145,9 @@ class LogReader:
         return slot is None or bool(slot.lost) or slot.confirmed >= marker_position
 
     def _read_slot_position(self, connection: Connection) -> int:
-        """Returns the slot's position, which another run may have moved during the read.
+        """Returns the slot's current position. Another run may have moved it during the read.
 
-        Returns the highest integer if the slot is lost.
+        If the slot is lost, returns the highest integer.
         """
         slot = self.slot.read_slot(connection)
         return slot.confirmed if slot is not None and not slot.lost else sys.maxsize
@@ -156,7 +156,7 @@ class LogReader:
 def is_older_than_publication(error: Exception) -> bool:
     """Returns whether the slot contains changes from before the publication was created.
 
-    PostgreSQL 14 to 17 report such changes with this error.
+    PostgreSQL 14 to 17 report such changes with an error that the publication does not exist.
     """
     return re.search('publication ".*" does not exist', str(error)) is not None
 
@@ -168,14 +168,14 @@ def _find_java(jvm: Any) -> str:
 
 
 _DEBEZIUM_OPTIONS = frozenset(("sslmode", "sslrootcert", "sslcert", "sslkey", "sslpassword"))
-"""JDBC properties for which Debezium has options. Debezium passes all others to the driver."""
+"""JDBC properties that are options of Debezium. It passes all other properties to the driver."""
 _CREDENTIALS = frozenset(("user", "password"))
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _VALUE_FORMATS = (
     "-c bytea_output=hex -c DateStyle=ISO -c IntervalStyle=postgres -c extra_float_digits=3"
 )
-"""The value formats that Debezium expects. They override settings of the role, the database and the
-server."""
+"""Options for the value formats that Debezium expects. They override the settings of the role, the
+database and the server."""
 
 
 def needs_source_names(log_names: Sequence[str]) -> bool:
@@ -197,11 +197,11 @@ def build_debezium_settings(
     Args:
         slot: the name of the slot and of the publication.
         log_names: the tables, as `schema.table`.
-        placeholder: the text that Debezium writes for a value that the log omits.
+        placeholder: the string that Debezium writes for a value that the log omits.
         where: the source, for messages.
-        lock_timeout: how many seconds Debezium may wait for a table that another session has
-            locked.
-        excluded: the columns that Debezium leaves out, as `schema.table.column`.
+        lock_timeout: the maximum time in seconds that Debezium waits for a table that another
+            session has locked.
+        excluded: the columns that Debezium must leave out, as `schema.table.column`.
 
     Raises:
         TableError: if Debezium cannot connect to the source's URL.
@@ -251,7 +251,7 @@ def build_debezium_settings(
         **({"column.exclude.list": _build_patterns(excluded)} if excluded else {}),
         "message.prefix.include.list": MARKER,
         # Debezium takes no snapshot, because the JDBC reader loads each table first. Debezium
-        # stores no offset: it starts at the slot's position, which only the loader moves.
+        # stores no offset either. It starts at the slot's position, which only the loader moves.
         "snapshot.mode": "no_data",
         "lsn.flush.mode": "manual",
         "offset.storage": "org.apache.kafka.connect.storage.MemoryOffsetBackingStore",

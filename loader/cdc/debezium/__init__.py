@@ -1,4 +1,5 @@
-"""Debezium's embedded engine, in a separate process because its Java libraries conflict with Spark.
+"""Runs Debezium's embedded engine in a separate process.
 
-`engine.py` starts the process, `program.py` runs in it, and `spool.py` defines its output files.
+A separate process is necessary because Debezium's Java libraries conflict with Spark's. `engine.py`
+starts the process, `program.py` runs in it, and `spool.py` defines its output files.
 """

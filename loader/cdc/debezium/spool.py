@@ -1,15 +1,14 @@
-"""The spool: files that Debezium's process writes and Spark reads.
+"""Writes and reads the spool: files that Debezium's process writes and Spark reads.
 
 Only this user can read the spool's folder. It contains:
-
 - a folder for each table, with text files. Each line is a change:
-  `number<tab>ordinal<tab>transaction<tab>change as JSON`. `number` numbers the changes, and
-  `ordinal` numbers the transactions from 0, in the order of their commits. For tables with masked
-  columns, each line is instead an encrypted block of such lines, in base64. The key of this
-  encryption exists only in the memory of the run.
-- `transactions`, with an entry for each complete transaction. Changes of a transaction without an
-  entry are ignored.
-- `done`, with the number of each table's changes. This file is written last.
+  `number<tab>ordinal<tab>transaction<tab>change as JSON`. `number` counts the changes. `ordinal`
+  counts the transactions in the order of their commits, starting at 0. For tables with masked
+  columns, each line is instead an encrypted block of such lines, in base64. The encryption key
+  exists only in the memory of the run.
+- `transactions`, with an entry for each complete transaction. If a transaction has no entry, its
+  changes are ignored.
+- `done`, with the number of changes of each table. This file is written last.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ from typing import IO, Any
 TRANSACTIONS = "transactions"
 DONE = "done"
 FILE_BYTES = 64 * 1024 * 1024
-"""The size at which the writer starts a new file, because Spark reads files in parallel."""
+"""The size at which the writer starts a new file. Spark reads several files in parallel."""
 BLOCK_BYTES = 256 * 1024
 """The size at which the writer encrypts a block of lines."""
-_TRUNCATES = '"op":"t"'  # may also match the value of a column named op
+_TRUNCATES = '"op":"t"'  # this may also match the value of a column that is called op
 _ENTRY = struct.Struct(">QQ")
 _WARNING = re.compile(
     r"(?:No converter found for column |"
@@ -46,11 +45,11 @@ _ELEMENT = "-element"
 
 @dataclass(frozen=True)
 class ConversionWarnings:
-    """Debezium's warnings about values that it replaced by null or omitted.
+    """Debezium's warnings about values that it has omitted or replaced with null.
 
     Attributes:
-        mentions: the variable part of each warning. It begins with the column, or with the table
-            and the column.
+        mentions: the variable part of each warning. It begins with the column's name, or with the
+            names of the table and the column.
     """
 
     mentions: frozenset[str] = frozenset()
@@ -59,13 +58,13 @@ class ConversionWarnings:
         """Returns whether values of a column may have been replaced with null.
 
         Args:
-            table: the table's name in the log. Warnings without a table apply to all tables.
+            table: the table's name in the log. Warnings that name no table apply to all tables.
         """
         prefixes = tuple(f"{name}{end}" for name in (f"{table}.{column}", column) for end in " '")
         return any(mention.startswith(prefixes) for mention in self.mentions)
 
     def has_replaced_elements(self, column: str) -> bool:
-        """Returns whether elements of arrays in a column may have been replaced by null."""
+        """Returns whether elements of arrays in a column may have been replaced with null."""
         return any(mention.startswith(f"{column}{_ELEMENT}") for mention in self.mentions)
 
 
@@ -89,17 +88,17 @@ class DebeziumLog:
 
     @property
     def warnings(self) -> ConversionWarnings:
-        """The warnings so far."""
+        """The warnings that were collected so far."""
         return ConversionWarnings(frozenset(self._mentions))
 
 
 class SpoolWriter:
-    """Writes a spool, in Debezium's process.
+    """Writes a spool. Runs in Debezium's process.
 
     Args:
         tables: the tables' names in the log, as `schema.table`. The index of a table in this
             sequence is the name of its folder.
-        placeholder: Debezium's text for a value that the log omits.
+        placeholder: the string that Debezium writes for a value that the log omits.
         encrypted: the tables whose changes are encrypted.
         encrypt: encrypts a block of lines.
     """
@@ -193,7 +192,7 @@ class SpoolWriter:
 
 @dataclass(frozen=True)
 class Placeholder:
-    """The encodings of Debezium's placeholder for a value that the log omits.
+    """The forms of Debezium's placeholder for a value that the log omits.
 
     Attributes:
         text: the placeholder in strings, numbers and string arrays.
@@ -219,7 +218,7 @@ class Placeholder:
 
     @property
     def encodings(self) -> tuple[str, ...]:
-        """All encodings, as they appear in the JSON of a change."""
+        """All forms of the placeholder, as they appear in the JSON of a change."""
         codes = ",".join(map(str, self.codes))
         return self.text, self.binary, self.uuid, f"[{codes}]"
 
@@ -241,7 +240,7 @@ class ChangeSpool:
     """A complete spool.
 
     Args:
-        tables: the writer's tables, in the same order.
+        tables: the same tables as the writer's, in the same order.
         warnings: Debezium's warnings about replaced values.
     """
 
@@ -282,15 +281,15 @@ class ChangeSpool:
         return self.read_transaction(len(self) - 1).end if len(self) else None
 
     def count_changes(self, table: str) -> int:
-        """Counts a table's changes."""
+        """Returns the number of a table's changes."""
         return self._count("changes", table)
 
     def count_truncates(self, table: str) -> int:
-        """Counts a table's TRUNCATEs."""
+        """Returns the number of a table's TRUNCATEs."""
         return self._count("truncates", table)
 
     def count_omitted(self, table: str) -> int:
-        """Returns an upper bound for the number of changes to a table that lack a value."""
+        """Returns an upper bound for the number of a table's changes that lack a value."""
         return self._count("unavailable", table)
 
     def get_folder(self, table: str) -> Path:
