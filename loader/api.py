@@ -327,6 +327,7 @@ class Loader:
         """Stops the current call. Can be called from any thread.
 
         Tables whose rows are not yet published fail. If no call is running, this does nothing.
+
         Work of other loaders in this process on connectors and databases is also interrupted. If
         this loader did not start Spark, its jobs are not cancelled, so the call waits for them.
         """

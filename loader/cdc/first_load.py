@@ -4,6 +4,7 @@ Until a table's first load is published, the state contains no checkpoint for th
 position in the log. Other runs would therefore ignore the table when they move the slot. An
 advisory lock prevents this: first loads hold it in shared mode, and a run that moves the slot holds
 it in exclusive mode.
+
 A large table is loaded in chunks. Each chunk is a range of the key, and is appended as one batch.
 If the load is interrupted, the next run continues after the last published chunk, but reads from a
 new snapshot. So a change may be visible in the snapshot of one chunk, but not in that of another

@@ -2,6 +2,7 @@
 
 If a table was read up to a position, the raw table contains every transaction whose commit record
 begins below this position.
+
 A first load reads a database snapshot. Later syncs skip the changes of transactions that are
 visible in this snapshot.
 """

@@ -1,1 +1,1 @@
-"""Plug-ins, which the loader finds by entry points; no other package of the loader imports them."""
+"""Plug-ins. The loader finds them by entry points; none of its other packages imports them."""

@@ -469,6 +469,7 @@ def _repository() -> str:
 
 def _mirror_in_settings() -> str | None:
     """Returns the URL of the Maven Central mirror in the user's `settings.xml`, or None.
+
     The URL includes the user and password.
 
     See https://maven.apache.org/guides/mini/guide-mirror-settings.html.

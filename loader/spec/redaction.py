@@ -3,6 +3,7 @@
 Registered secrets are the values of secret keys, the user information in URLs, the contents of
 ``${file:…}``, and the values that a connector declares as secret. Text in a position that usually
 contains a secret, such as after `password=`, is masked even if it is not registered.
+
 A password may be a word that the loader's own messages contain, such as `loader` or `setup`. Such a
 password is masked only in text from other programs (:func:`redact_foreign`, :func:`excerpt`).
 """

@@ -24,6 +24,7 @@ def match_tables(
 
     A name is case-insensitive unless a table has exactly this name. A name that contains `*`, `?`
     or `[` is always a pattern, even if a table has exactly this name. Patterns do not match views.
+
     Names in `skip_tables` are case-insensitive. There, a name without a dot matches tables in any
     schema, except tables that `tables` lists with their schema.
     """

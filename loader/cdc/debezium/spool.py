@@ -1,6 +1,7 @@
 """Writes and reads the spool: files that Debezium's process writes and Spark reads.
 
 Only this user can read the spool's folder. It contains:
+
 - a folder for each table, with text files. Each line is a change:
   `number<tab>ordinal<tab>transaction<tab>change as JSON`. `number` counts the changes. `ordinal`
   counts the transactions in the order of their commits, starting at 0. For tables with masked

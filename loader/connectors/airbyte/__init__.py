@@ -1,4 +1,4 @@
-"""The connector `airbyte`, which runs any program of the Airbyte protocol.
+"""The `airbyte` connector, which runs any program that uses the Airbyte protocol.
 
-Airbyte has connectors for hundreds of APIs, and a manifest in YAML can describe any other API.
+Airbyte has connectors for hundreds of APIs. Other APIs can be described by a manifest in YAML.
 """

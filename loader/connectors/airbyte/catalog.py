@@ -20,11 +20,11 @@ from loader.sources.interface import Progress, Request
 Key = tuple[str | None, str]
 """A stream's namespace and name."""
 KeysByName = Mapping[str, set[Key]]
-"""Maps a stream's name without a namespace to the keys of the streams with this name."""
+"""Maps a name without a namespace to the keys of all streams with this name."""
 
 
 class _Stream(TypedDict, total=False):
-    """The fields of a catalog's stream that the loader reads."""
+    """The fields of a stream in a catalog. Only the fields that the loader reads are listed."""
 
     name: Required[str]
     namespace: str | None
@@ -53,14 +53,16 @@ def group_by_name(keys: Iterable[Hashable]) -> KeysByName:
 
 
 def resolve_stream(key: Key, requested: KeysByName, streams: KeysByName) -> Key | None:
-    """Returns the stream of a message, or None unless exactly one stream matches.
+    """Returns the stream that a message belongs to.
+
+    Returns None if no stream matches or if several do.
 
     Some connectors omit the namespace in their messages or in their catalog.
 
     Args:
         key: the key in the message.
-        requested: the streams of the run.
-        streams: all streams of the catalog.
+        requested: the streams of the run, keyed by name.
+        streams: all streams in the catalog, keyed by name.
     """
     namesakes = [known.get(key[1], set()) for known in (requested, streams)]
     if any(key in keys for keys in namesakes):
@@ -118,7 +120,7 @@ def _parse_stream(
 
 
 def configure_catalog(requests: Sequence[Request]) -> dict[str, Any]:
-    """Returns the configured catalog of a read, with the requested streams in the run's order."""
+    """Returns the configured catalog for a read: the requested streams, ordered as in the run."""
     return {"streams": [_configure_stream(request) for request in requests]}
 
 
@@ -150,13 +152,13 @@ def build_state_input(
     """Returns the content of the connector's state file, or None if all streams start over.
 
     If one stream starts over, its part is removed from the state that all streams share. If that is
-    impossible, all streams start over. Otherwise the connector would skip those records of the
+    impossible, all streams start over. Otherwise the connector would skip those records of this
     stream that the state covers.
 
     Args:
         states: maps a stream to its stored state, or to None if the stream starts over.
-        streams: all streams of the catalog.
-        warn: called with a warning if all streams start over because of one stream.
+        streams: all streams in the catalog.
+        warn: called with a warning if one stream makes all streams start over.
     """
     stored = [state for state in states.values() if state is not None]
     shared = find_oldest_shared(stored)
@@ -182,7 +184,7 @@ def build_state_input(
 def _remove_streams(
     shared: ConnectorState, restarted: set[Hashable], streams: Collection[Hashable]
 ) -> Any | None:
-    """Removes streams from the state that all streams share. Returns None if this is impossible."""
+    """Removes streams from a state that all streams share. Returns None if this is impossible."""
     value = shared.value
     if not isinstance(value, dict) or shared.protocol == "cloudquery":
         return None

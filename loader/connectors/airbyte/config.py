@@ -1,7 +1,8 @@
 """Finds the secrets in a connector's configuration, and stores the values that it refreshes.
 
-A connector refreshes single-use tokens during a read. The file of refreshed values contains
-secrets, so only this user can read it. If the spec's `config` changes, the file is ignored."""
+A connector may refresh single-use tokens during a read. The file that stores the refreshed values
+contains secrets, so only this user can read it. If the spec's `config` has changed since, the file
+is ignored."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ _INJECTED_PREFIX = "__injected"
 
 
 def find_declared_secrets(schema: Any, config: Any) -> Iterator[str]:
-    """Yields the values of a configuration that its JSON schema declares as `airbyte_secret`.
+    """Yields those values of a configuration that its JSON schema marks as `airbyte_secret`.
 
     Args:
         schema: the schema, or a part of it.
@@ -47,7 +48,7 @@ def find_declared_secrets(schema: Any, config: Any) -> Iterator[str]:
 
 
 def find_secret_values(config: Any) -> Iterator[str]:
-    """Yields the values of a configuration whose keys suggest a secret."""
+    """Yields those values of a configuration whose keys suggest a secret."""
     if isinstance(config, dict):
         for name, value in config.items():
             yield from _list_texts(value) if is_secret_key(name) else find_secret_values(value)
@@ -71,9 +72,9 @@ class ConfigUpdates:
     """The configuration values that a connector has refreshed.
 
     Args:
-        path: the file that stores the values, or None if the values are not stored.
+        path: the file that stores the values; None if they are not stored.
         spec_config: the `config` in the spec.
-        hide_secrets: registers the secrets among values of a configuration.
+        hide_secrets: registers the secrets that a part of a configuration contains.
     """
 
     def __init__(
@@ -110,10 +111,10 @@ class ConfigUpdates:
         return {**config, **values}
 
     def store_update(self, control: Mapping[str, Any]) -> bool:
-        """Stores the refreshed values from a control message. Returns False if there is no file.
+        """Stores the refreshed values in a control message. Returns False if there is no file.
 
         Raises:
-            TableError: if the file cannot be written.
+            TableError: if the file is not writable.
         """
         update = control.get("connectorConfig") if isinstance(control, dict) else None
         config = update.get("config") if isinstance(update, dict) else None
@@ -132,8 +133,8 @@ class ConfigUpdates:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             new.unlink(missing_ok=True)  # write_json sets the mode of new files only
             write_json(self.path.parent, new.name, {"of": self._fingerprint(), "config": values})
-            # Replaces the file atomically. A truncated file would lose the new token, and the old
-            # token may be invalid.
+            # The file is replaced atomically. If it were truncated, the new token would be lost,
+            # and the old token may already be invalid.
             replace_atomically(new, self.path)
         except OSError as error:
             raise TableError(

@@ -1,4 +1,4 @@
-"""The options of an Airbyte source, and the command line for a program, an image or a manifest."""
+"""The options of an Airbyte source, and its command line: a program, an image or a manifest."""
 
 from __future__ import annotations
 
@@ -26,18 +26,19 @@ class AirbyteOptions(ProgramOptions):
     """The inner `spec` of a source with `path: airbyte`.
 
     Attributes:
-        command: the connector's command without the protocol's verb. A path is relative to the
-            spec.
+        command: the connector's command, without the protocol's verb. A path is relative to the
+            spec's folder.
         image: the connector's container image.
-        manifest: the path of a declarative manifest (YAML), relative to the spec. The program in
-            `command` or `image` runs the manifest. By default, the package `airbyte-cdk` runs it.
-        catalog: the path of a file with the connector's catalog, relative to the spec. By default,
-            the connector lists its streams.
-        docker_options: additional options of `docker run`.
-        renewed_config: a file that stores configuration values that the connector refreshes, such
-            as tokens.
-        logged_errors: with `fail`, a logged error fails all streams that may lack records, even if
-            the connector continues. With `warn`, logged errors are only reported.
+        manifest: the path of a declarative manifest (YAML), relative to the spec's folder. The
+            program in `command` or `image` runs the manifest. By default, the `airbyte-cdk` package
+            runs it.
+        catalog: the path of a file that contains the connector's catalog, relative to the spec's
+            folder. By default, the connector is called to list its streams.
+        docker_options: additional options for `docker run`.
+        renewed_config: a file in which the loader stores configuration values that the connector
+            refreshes, such as tokens.
+        logged_errors: what happens if the connector logs an error but continues. `fail` fails all
+            streams that may lack records. `warn` only reports the error.
     """
 
     command: Command | None = None
@@ -65,7 +66,7 @@ class AirbyteOptions(ProgramOptions):
 
 
 class _Manifest(yaml.SafeLoader):
-    """Loads timestamps in YAML as text, because the connector receives the manifest as JSON."""
+    """Loads timestamps in YAML as strings, because the connector receives the manifest as JSON."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML declares it so
         first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
@@ -79,7 +80,7 @@ def build_command(
     """Returns the command line for a verb of the protocol.
 
     Args:
-        folder: the folder of the files, which is mounted into a container.
+        folder: the folder that contains the files. It is mounted into a container.
         files: maps the name of an option to the path of its file.
     """
     if options.image is None:

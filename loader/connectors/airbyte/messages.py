@@ -1,6 +1,6 @@
 """Parses the messages of the Airbyte protocol.
 
-In the protocol, lines that are not JSON are log lines. But a damaged message may not be JSON
+In the protocol, lines that are not JSON are log lines. But a damaged message may not be valid JSON
 either, and if it were ignored, records could be missed. So a line that looks like a damaged message
 is an error. Some log messages report that records are missing."""
 
@@ -30,10 +30,10 @@ GAP_REPORTS = (
     "older than the last time it was synced. This is unexpected. Skipping the file.",
     "Unable to fetch permissions. stream=",  # PermissionsFileBasedStream skips a record
 )
-"""Warnings of `airbyte-cdk` about data that it skips without being configured to do so."""
+"""Warnings of `airbyte-cdk` about data that it skips although it was not configured to do so."""
 
 _EMPTY = re.compile(r"parse line b'(?:\s|\\[rnt])*' as JSON|response\.text='', ")
-"""Parts of such warnings that concern only blank lines or empty responses, without records."""
+"""Matches those warnings that concern only blank lines or empty responses, so no record is lost."""
 
 _DATA_TYPES = ("RECORD", "STATE", "DELETE", "TRACE")
 
@@ -45,12 +45,12 @@ def is_gap_report(level: str, text: str) -> bool:
 
 
 class AirbyteMessages:
-    """The message format of a connector during a read.
+    """Parses the messages of a connector during a read.
 
     Args:
-        store_update: stores the configuration from a control message. Returns False if there is no
+        store_update: stores the configuration in a control message. Returns False if there is no
             file for it.
-        streams: all streams of the catalog.
+        streams: all streams in the catalog.
         is_strict: whether streams fail if a log message reports that records may be missing.
     """
 
@@ -85,7 +85,7 @@ class AirbyteMessages:
                 reader.add_record(key, record["data"])
         elif kind == "STATE":
             self._handle_state(message["state"], reader, message["is_deep"])
-        elif kind == "DELETE":  # an extension, which only CloudQuery's bridge sends
+        elif kind == "DELETE":  # an extension of the protocol; only CloudQuery's bridge sends it
             reader.add_deletion((None, message["delete"]["stream"]), message["delete"]["where"])
         elif kind == "TRACE":
             self._handle_trace(message["trace"], reader)
@@ -106,11 +106,11 @@ class AirbyteMessages:
             )
 
     def _find_stream(self, key: Key, reader: MessageReader) -> Key:
-        """Returns a record's stream.
+        """Returns the stream that a record belongs to.
 
         Raises:
-            TableError: unless exactly one stream matches. Without this error, a state could cover a
-                record that no table receives.
+            TableError: if no stream matches or if several do. Without this error, a state could
+                cover a record that no table receives.
         """
         if key not in self._resolved:
             match = self._resolve(key, reader)
@@ -181,12 +181,12 @@ def parse_line(
 ) -> dict[str, Any] | None:
     """Returns the message in a line, or None if it is a log line.
 
-    If the line is nested too deeply to be parsed, the message contains only its outer levels, and
-    the `is_deep` field is true.
+    If the message is nested too deeply to be parsed, only its outer levels are returned, and its
+    `is_deep` field is true.
 
     Args:
-        before_output: called before the log line is shown.
-        quote: returns the beginning of a damaged message for the error.
+        before_output: called before the line is quoted in an error.
+        quote: returns the beginning of a damaged message, which the error quotes.
 
     Raises:
         TableError: if the line is a damaged message.
@@ -204,7 +204,7 @@ def parse_line(
 
 
 def _parse(line: bytes) -> tuple[dict[str, Any] | None, bool]:
-    """Returns the message in a line, and whether it is damaged."""
+    """Returns the message in a line, if there is one, and whether the line is a damaged message."""
     is_deep = False
     try:
         try:

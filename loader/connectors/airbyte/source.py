@@ -1,4 +1,4 @@
-"""The connector `airbyte`, which runs a program of the Airbyte protocol as a child process.
+"""The `airbyte` connector, which runs a program as a child process and reads its messages.
 
 The protocol: https://docs.airbyte.com/platform/understanding-airbyte/airbyte-protocol"""
 
@@ -27,7 +27,7 @@ from loader.spec.redaction import excerpt
 
 _MAX_SECRETS = 1_000
 _MAX_SECRET_LENGTH = 1_000_000
-"""The maximum number and total length of a connector's secrets, because each slows redaction."""
+"""The limits for the number and total length of a connector's secrets. Each slows redaction."""
 
 
 class AirbyteSource(ProgramSource):
@@ -93,7 +93,7 @@ class AirbyteSource(ProgramSource):
         return self.build_command(read.folder, "read", files), message_format
 
     def hide_declared_secrets(self) -> None:
-        """Registers the values of `config` that the connector's specification declares secret."""
+        """Registers those values of `config` that the connector's specification marks as secret."""
         if self._has_read_specification:
             return
         self._has_read_specification = True
@@ -114,7 +114,7 @@ class AirbyteSource(ProgramSource):
         return self.open_config_updates().apply_to(build_config(self.options, self.folder))
 
     def open_config_updates(self) -> ConfigUpdates:
-        """Returns the connector's updates of its configuration."""
+        """Returns the store of the configuration values that the connector has refreshed."""
         file_name = getattr(self.options, "renewed_config", None)
         path = self.folder / file_name if file_name else None
         return ConfigUpdates(path, self.options.config, self._hide_updated_secrets)
@@ -126,8 +126,8 @@ class AirbyteSource(ProgramSource):
     def _hide_updated_secrets(self, values: Mapping[str, Any]) -> None:
         """Registers the secrets among the values that a connector has refreshed.
 
-        Redaction replaces these secrets only as whole words. Otherwise a connector could make the
-        messages of other sources unreadable.
+        These secrets are masked only as whole words. Otherwise a connector could make the messages
+        of other sources unreadable.
 
         Raises:
             TableError: if there are too many secrets.
@@ -148,7 +148,7 @@ class AirbyteSource(ProgramSource):
         self.hide(*new, whole_word=True)
 
     def find_catalog_file(self) -> str | None:
-        """Returns the catalog file in the spec, or None if the connector lists its streams."""
+        """Returns the catalog file in the spec, or None if the connector lists its own streams."""
         return self.options.catalog
 
     def _write_config(self, folder: Path) -> dict[str, Path]:
@@ -158,7 +158,7 @@ class AirbyteSource(ProgramSource):
         """Runs a short verb of the protocol, and yields the connector's messages.
 
         Raises:
-            TableError: with the connector's error message, if the connector fails.
+            TableError: if the connector fails. The error contains the connector's error message.
         """
         files = {} if verb == "spec" else self._write_config(folder)
         errors: list[str] = []
@@ -181,7 +181,7 @@ class AirbyteSource(ProgramSource):
             self.options.timeout,
             f"source {self.name}",
             self.hide_declared_secrets,
-            # `spec` lists the secrets. It runs even after an interruption, because the run's final
-            # messages may contain secrets.
+            # `spec` lists the secrets. It runs even after an interruption, because the last
+            # messages of the run may contain secrets.
             ignores_interruption=verb == "spec",
         )

@@ -1,4 +1,4 @@
-"""The connector `cloudquery` for source plugins, and the command `loader serve` for the CLI.
+"""The `cloudquery` connector, which runs source plugins, and `loader serve`, a destination.
 
 CloudQuery's plugins list the resources of cloud accounts.
 """

@@ -25,10 +25,10 @@ _EXIT_SECONDS = 2.0
 
 
 class BridgeServer:
-    """A running bridge. CloudQuery's syncs wait until the bridge has received the stored state.
+    """A running bridge. Syncs wait until the loader has sent the stored state to the bridge.
 
     Attributes:
-        address: the address on which the bridge listens.
+        address: the address that the bridge listens on.
     """
 
     def __init__(self, child: Child) -> None:
@@ -57,7 +57,8 @@ class BridgeServer:
             TableError: if the bridge exits unexpectedly.
         """
         yield from self._read_messages()
-        # A signal to both processes may end the bridge before the loader has handled the signal.
+        # If a signal was sent to both processes, the bridge may end before the loader has handled
+        # the signal.
         if not self._is_ending.wait(_EXIT_SECONDS):
             raise TableError(
                 "the bridge to CloudQuery has exited, and its open syncs have failed",
@@ -74,13 +75,13 @@ class BridgeServer:
         self._child.send(json.dumps(message) + "\n")
 
     def end(self) -> None:
-        """Ends the bridge, which fails its open syncs."""
+        """Ends the bridge. Its open syncs fail."""
         self._is_ending.set()
         self._child.end_input()
 
 
 def find_default_socket() -> Path:
-    """Returns the default path of the Unix socket, in a folder that only this user can access.
+    """Returns the default path of the Unix socket. Only this user can access its folder.
 
     Raises:
         SpecError: if no such folder can be created.
@@ -112,12 +113,12 @@ def _list_folders() -> Iterator[Path]:
 def start_bridge_server(
     address: str, python: str | None, idle_timeout: float
 ) -> Iterator[BridgeServer]:
-    """Starts the bridge as a server, and stops it afterwards.
+    """Starts the bridge as a server, and stops it after the block.
 
     Args:
         address: the address to listen on, such as `localhost:7778` or `unix:/path`.
-        python: a Python interpreter with `cloudquery-plugin-pb`; None for the loader's interpreter.
-        idle_timeout: how many seconds a stream may be silent before it is cancelled.
+        python: a Python interpreter that has `cloudquery-plugin-pb`; None for the loader's own.
+        idle_timeout: the time in seconds after which a silent stream is cancelled.
 
     Raises:
         SpecError: if the bridge cannot start, or cannot listen on the address.

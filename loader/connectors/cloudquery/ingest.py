@@ -1,7 +1,7 @@
-"""Appends the rows of `cloudquery sync` to the lake, and stores plugin state.
+"""Appends the rows that `cloudquery sync` sends to the lake, and stores the states of plugins.
 
 The bridge spools the rows of a sync to a folder (:mod:`loader.connectors.cloudquery.bridge`). When
-the stream of the sync ends, the loader appends the sync's tables in the same way as tables of its
+the sync's stream ends, the loader appends the sync's tables in the same way as the tables of its
 own sources. Only then does the bridge acknowledge the sync and apply the state that the plugin has
 written.
 """
@@ -34,8 +34,8 @@ class CloudQueryIngest:
     """Appends the syncs that a bridge receives.
 
     Args:
-        bridge: the bridge, which already listens.
-        ingest: the lake to append to.
+        bridge: the bridge, which must already be listening.
+        ingest: the interface that appends the rows.
     """
 
     def __init__(self, bridge: BridgeServer, ingest: Ingest) -> None:
@@ -46,8 +46,8 @@ class CloudQueryIngest:
         """Appends incoming syncs until the bridge exits.
 
         Raises:
-            TableError: if the bridge or Spark's Java process has exited unexpectedly. All later
-                syncs would then fail.
+            TableError: if the bridge or Spark's Java process has exited unexpectedly. All further
+                syncs would fail.
         """
         ingest, watch = self.ingest, self.ingest.watch
         ingest.prepare()
@@ -68,7 +68,7 @@ class CloudQueryIngest:
                 self.bridge.answer(message)
 
     def _append_session(self, session: Mapping[str, Any]) -> str | None:
-        """Appends the tables of a session. Returns the error message, or None on success."""
+        """Appends the tables of a session. Returns an error message, or None on success."""
         folder = Path(session["folder"])
         messages = folder / _MESSAGES
         if not session["rows"] and not session["stale"]:
@@ -102,16 +102,16 @@ class CloudQueryIngest:
 
 
 def _name_source(name: str) -> str:
-    """Returns a valid name for a source. A changed name ends with a hash of the original name.
+    """Returns a valid name for a source. Appends a hash of the original name if it must be changed.
 
-    Without the hash, `aws.prod` and `aws_prod` would be one source.
+    Without the hash, `aws.prod` and `aws_prod` would become the same source.
     """
     valid = re.sub(r"[^A-Za-z0-9_-]", "_", name)
     return valid if valid == name else f"{valid}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def _build_pushed_table(stream: Mapping[str, Any], stale: Sequence[str]) -> PushedTable:
-    """Returns a table of a sync. With `write_mode: append`, CloudQuery omits the keys."""
+    """Describes a table of a sync. With `write_mode: append`, CloudQuery declares no keys."""
     key = tuple(name for [name] in stream["source_defined_primary_key"])
     return PushedTable(stream["name"], key, stream["name"] in stale)
 
@@ -119,7 +119,7 @@ def _build_pushed_table(stream: Mapping[str, Any], stale: Sequence[str]) -> Push
 def _build_options(stream: Mapping[str, Any], stale: Sequence[str]) -> dict[str, Any]:
     """Returns the options of a table that a sync writes.
 
-    If the sync deletes stale rows, it contains all rows of the table, like a full refresh.
+    If the sync deletes stale rows, it contains all rows of the table, as a full refresh does.
     """
     keyless = not stream["source_defined_primary_key"]
     reserved = list_reserved(stream["json_schema"]["properties"])

@@ -1,4 +1,4 @@
-"""The command ``loader serve``: a CloudQuery destination and state backend."""
+"""The ``loader serve`` command: a CloudQuery destination and state backend."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _CONTEXT = {"ignore_unknown_options": True, "allow_extra_args": True}
 
 
 def refuse_typos(context: click.Context) -> None:
-    """Refuses an ignored option that is similar to an option of the command.
+    """Refuses unknown options that resemble an option of the command. Others are ignored.
 
     Raises:
-        click.NoSuchOption: with the similar option.
+        click.NoSuchOption: if there is such an option. The error suggests the similar option.
     """
     options = [name for parameter in context.command.params for name in parameter.opts]
     for word in context.args:
@@ -35,8 +35,8 @@ def choose_address(address: str | None, network: str) -> str:
     """Returns the address to listen on, in the format of the bridge.
 
     Raises:
-        SpecError: if the address is a port but `network` is not `tcp`, because every user of the
-            machine can connect to a port.
+        SpecError: if the address is a port but `network` is not `tcp`. Every user of the machine
+            can connect to a port.
     """
     from loader.connectors.cloudquery.bridge_server import find_default_socket
     from loader.errors import SpecError
@@ -54,10 +54,10 @@ def choose_address(address: str | None, network: str) -> str:
 
 
 def parse_seconds(duration: str) -> float:
-    """Parses a duration. Returns it in seconds.
+    """Parses a duration. Returns the number of seconds.
 
     Raises:
-        SpecError: if the text is not a duration.
+        SpecError: if the string is not a duration.
     """
     from loader.duration import Lookback
     from loader.errors import SpecError
@@ -127,8 +127,8 @@ def serve(
             "this machine, can write to the lake, delete stale rows, and read plugin state. Omit "
             "--network tcp to use a Unix socket"
         )
-    # Listens before Spark starts, because CloudQuery waits only five seconds with `registry:
-    # local`.
+    # The bridge listens before Spark starts, because CloudQuery waits only five seconds if
+    # `registry` is `local`.
     with start_bridge_server(listen_at, python, idle_seconds) as bridge:
         at = bridge.address
         settings.output.event("listening", f"listening at {at}", address=at)

@@ -1,6 +1,7 @@
-"""The connector `cloudquery`, which reads a source plugin through the bridge, a child process.
+"""The `cloudquery` connector, which reads a source plugin through the bridge.
 
-The bridge speaks the Airbyte protocol, so records and states are processed as for `airbyte`.
+The bridge is a child process that uses the Airbyte protocol. So records and states are processed as
+in the `airbyte` connector.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ _BRIDGE_PROGRAM = (
     "connectors.__path__ = [sys.argv.pop(1)]; sys.modules['connectors'] = connectors; "
     "runpy.run_module('connectors.cloudquery.bridge', run_name='__main__', alter_sys=True)"
 )
-"""Runs the bridge without importing the package `loader`, which the environment may lack."""
+"""Runs the bridge without importing the `loader` package, which the interpreter may not have."""
 
 
 class CloudQueryOptions(ProgramOptions):
     """The inner `spec` of a source with `path: cloudquery`.
 
     Attributes:
-        command: the plugin's program, which is started with `serve`.
+        command: the plugin's program. It is started with the argument `serve`.
         connection: the address of a running plugin, such as `localhost:7777`.
-        python: a Python interpreter with `cloudquery-plugin-pb`; by default the loader's
+        python: a Python interpreter that has `cloudquery-plugin-pb`. The default is the loader's
             interpreter.
-        config: the `spec` of the plugin.
-        deterministic_cq_id: whether the plugin computes `_cq_id` from the key, so that it never
-            changes.
+        config: the plugin's `spec`.
+        deterministic_cq_id: whether the plugin computes `_cq_id` from the key. If so, it is the
+            same in each sync.
     """
 
     command: Command | None = None
@@ -64,13 +65,13 @@ def build_bridge_command(
     """Returns the bridge's command line.
 
     Args:
-        python: a Python interpreter with `cloudquery-plugin-pb`; None for the loader's interpreter.
+        python: a Python interpreter that has `cloudquery-plugin-pb`; None for the loader's own.
         where: the source or command, for the error message.
         verb: the command of the bridge.
         files: maps the name of an option to the path of its file.
 
     Raises:
-        SpecError: if the loader's interpreter lacks `cloudquery-plugin-pb`.
+        SpecError: if the loader's interpreter is used but does not have `cloudquery-plugin-pb`.
     """
     if python is None and importlib.util.find_spec("cloudquery") is None:
         raise SpecError(

@@ -1,4 +1,4 @@
-"""The connector `singer`, which runs any Singer tap.
+"""The `singer` connector, which runs any Singer tap.
 
 Use it for a source that has a tap but no Airbyte connector.
 """

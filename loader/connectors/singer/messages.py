@@ -26,10 +26,10 @@ _KNOWN = {"bookmarks", "currently_syncing"}
 
 
 class SingerMessages:
-    """The message format of a tap during a read.
+    """Parses the messages of a tap during a read.
 
     Args:
-        keys: maps a stream to the primary key of its table.
+        keys: maps each stream to the primary key of its table.
         aliases: maps each name that messages may use for a stream to the stream in the catalog.
     """
 
@@ -103,7 +103,7 @@ class SingerMessages:
             reader.add_record(key, record)
 
     def _check_schema(self, message: Mapping[str, Any], reader: MessageReader) -> None:
-        """Warns if the key in a schema message differs from the catalog."""
+        """Warns if the key in a schema message differs from the key in the catalog."""
         name, keys = message.get("stream"), message.get("key_properties") or []
         planned = self._keys.get(self._aliases.get(name) if isinstance(name, str) else None)
         if planned is not None and keys and set(keys) != set(planned):
@@ -129,14 +129,14 @@ def build_state_input(
 ) -> Any | None:
     """Returns the content of the tap's state file, or None if all streams start over.
 
-    The state of most taps has a bookmark for each stream. A stream starts over if its bookmark is
-    removed. If that is impossible, all streams start over. Otherwise the tap would skip those
+    The state of most taps contains a bookmark for each stream. A stream starts over if its bookmark
+    is removed. If that is impossible, all streams start over. Otherwise the tap would skip those
     records of the stream that the state covers.
 
     Args:
         states: maps a stream to its stored state, or to None if the stream starts over.
         aliases: maps each name that the tap may use for a stream to the stream in the catalog.
-        warn: called with a warning if all streams start over because of one stream.
+        warn: called with a warning if one stream makes all streams start over.
     """
     oldest = find_oldest_shared([state for state in states.values() if state is not None])
     if oldest is None:
@@ -164,5 +164,5 @@ def _remove_streams(value: Any, restarted: set[Hashable], aliases: Mapping[str, 
     ):
         return None
     remaining = {name: mark for name, mark in marks.items() if aliases[name] not in restarted}
-    # Omits `currently_syncing`, because a tap may begin with this stream and skip earlier streams.
+    # Omits `currently_syncing`. With it, a tap may begin with this stream and skip earlier ones.
     return {"bookmarks": remaining}

@@ -1,4 +1,4 @@
-"""The connector `singer`, which runs a Singer tap as a child process.
+"""The `singer` connector, which runs a Singer tap as a child process.
 
 The protocol: https://hub.meltano.com/singer/spec"""
 
@@ -23,8 +23,9 @@ class SingerOptions(ProgramOptions):
     """The inner `spec` of a source with `path: singer`.
 
     Attributes:
-        command: the tap's command; a path is relative to the spec.
-        catalog: a catalog file, relative to the spec, for a tap without `--discover`.
+        command: the tap's command. A path is relative to the spec's folder.
+        catalog: a file that contains the catalog, for taps that do not support `--discover`. The
+            path is relative to the spec's folder.
     """
 
     command: Command

@@ -1,5 +1,5 @@
-"""The base of connectors that run as child processes and send records and states as messages.
+"""The base of connectors that run a program and read its messages, such as records and states.
 
-The connectors `airbyte` and `singer` extend it. The loader never imports the code of these
-programs.
+The `airbyte` and `singer` connectors extend it. The programs run as child processes. The loader
+never imports their code.
 """

@@ -1,15 +1,16 @@
-"""Stores a program's states with its tables (in the checkpoint, a field of a table's state).
+"""Stores the states of a program in the checkpoints of its tables.
 
-The states are stored unchanged, but encrypted if the source has a `mask_key`.
+A checkpoint is a field of a table's state. The program's states are stored unchanged; if the source
+has a `mask_key`, they are encrypted.
 
-A state of one stream is stored with its table. A state of all streams is stored with each table
-whose records it covers. Each table is committed separately, so the tables may store different
+A state of one stream is stored with the stream's table. A state of all streams is stored with each
+table whose records it covers. Each table is committed separately, so the tables may store different
 states. The next run passes the oldest of these states to the program, so that no table misses
 records. The program then resends some records, which the loader recognises by their keys.
 
-If another table has stored a newer state than the state at which the run begins, the run's states
-may cover fewer records than the stored state. In this case, the run's states are stored only after
-the run has succeeded.
+A run may begin at an older state than another table has stored. The new states of this run may then
+cover fewer records than the stored state. In this case, they are stored only after the run has
+succeeded.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from loader.connectors.subprocess.state_cipher import StateCipher
 from loader.errors import StateError
 
 _MAX_UNCOMPRESSED_LENGTH = (
-    4096  # in characters; longer states are compressed, because every commit contains the state
+    4096  # in characters; longer states are compressed, because each commit contains the state
 )
 
 
@@ -39,8 +40,8 @@ class ConnectorState:
         protocol: `airbyte`, `singer` or `cloudquery`.
         kind: the type of the state in the protocol, such as `GLOBAL`.
         shared: whether the state covers all streams.
-        number: a number that increases with every state of a source, across all runs and full
-            refreshes.
+        number: a number that increases with every state of a source. It is never reset, not even
+            by a full refresh.
         text: the state as JSON.
     """
 
@@ -62,7 +63,7 @@ class ConnectorState:
 
         Args:
             previous: the previous checkpoint. If it contains the same state, it is returned
-                unchanged, so that no new version is stored.
+                unchanged. So no new version is stored.
             cipher: encrypts the state; None if the source has no `mask_key`.
         """
         mark: dict[str, Any] = {
@@ -95,7 +96,7 @@ class ConnectorState:
             cipher: decrypts the state; None if the source has no `mask_key`.
 
         Raises:
-            StateError: if the checkpoint is damaged, belongs to another protocol, or cannot be
+            StateError: if the checkpoint is damaged, was stored for another protocol, or cannot be
                 decrypted.
         """
         if mark is None:
@@ -121,7 +122,7 @@ class ConnectorState:
 
 
 def _decrypt(mark: Mapping[str, Any], cipher: StateCipher | None) -> Mapping[str, Any]:
-    """Returns a checkpoint without its number and encryption, for comparisons."""
+    """Returns a checkpoint in a comparable form: decrypted, and with the number 0."""
     plain = {**mark, "number": 0}
     if cipher is not None and "encrypted" in mark:
         with suppress(ValueError, zlib.error):
@@ -138,9 +139,9 @@ def find_oldest_shared(states: Sequence[ConnectorState]) -> ConnectorState | Non
 def find_streams_behind(
     states: Mapping[Hashable, ConnectorState | None], shared: ConnectorState
 ) -> set[Hashable]:
-    """Returns the streams whose tables have fewer records than a state of all streams covers.
+    """Returns the streams whose tables lack records that a state of all streams covers.
 
-    These tables have no state, or an older state that covers only their stream.
+    Such a table has no state, or has an older state that covers only its own stream.
     """
     return {
         key
@@ -152,11 +153,11 @@ def find_streams_behind(
 def can_repeat_records(
     state: ConnectorState | None, states: Sequence[ConnectorState | None]
 ) -> bool:
-    """Returns whether a table may receive duplicates because the run resumes from an older state.
+    """Returns whether a table may receive records again, because the run begins at an older state.
 
     Args:
-        state: the state of the table.
-        states: the state of each table of the run, or None for a table that starts over.
+        state: the state of the table; None if it starts over.
+        states: the states of the run's tables. For a table that starts over, the state is None.
     """
     if state is None:
         return False
@@ -167,14 +168,14 @@ def can_repeat_records(
 def can_store_early(
     states: Sequence[ConnectorState | None], others: Sequence[ConnectorState]
 ) -> bool:
-    """Returns whether states of all streams may be stored before the program has succeeded.
+    """Returns whether states that cover all streams may be stored before the program has succeeded.
 
     This is safe if all tables start from the same state. If not, a state of this run may be newer
     than a stored state but cover fewer records. :func:`find_oldest_shared` would then choose the
-    stored state, which covers records that a table lacks.
+    stored state, although a table lacks records that it covers.
 
     Args:
-        states: the state of each table of the run, or None for a table that starts over.
+        states: the states of the run's tables. For a table that starts over, the state is None.
         others: the states of the source's other tables.
     """
     if any(state.shared for state in others):

@@ -1,4 +1,4 @@
-"""Reads the streams of a catalog, and maps their JSON schemas to Spark columns."""
+"""Reads the streams in a catalog, and maps their JSON schemas to Spark columns."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from loader.sources.interface import REST_COLUMN
 from loader.spec.options import ColumnSelection
 
 LONGEST_NAME = 255
-"""The maximum length of a column name. :data:`REST_COLUMN` stores fields with longer names."""
+"""The maximum length of a column name. Fields with longer names go to :data:`REST_COLUMN`."""
 _MOST_PARTS = 100_000
-"""The maximum number of schema parts to read per stream. Each reference counts its parts again."""
+"""The maximum number of schema parts to read per stream. Parts count again for each reference."""
 
 
 def read_streams(
@@ -27,12 +27,13 @@ def read_streams(
     """Validates a catalog, and returns its streams unchanged.
 
     Args:
-        stream: the type of a stream.
+        stream: the pydantic type of a stream.
         program: the kind of program that wrote the catalog, for messages.
-        remedy, where: what to do and the source, for messages.
+        remedy: the remedy, for messages.
+        where: the source, for messages.
 
     Raises:
-        TableError: if a part of the catalog has another type.
+        TableError: if a part of the catalog does not have the expected type.
     """
     streams = catalog.get("streams") if isinstance(catalog, dict) else None
     problem = None if isinstance(streams, list) else "there is no list of streams"
@@ -60,7 +61,7 @@ class Column:
     Attributes:
         name: the name of the field and of the column.
         type: the Spark type.
-        convert: converts a JSON value to the format of the spool
+        convert: converts a JSON value to the format that the spool uses
             (:mod:`loader.connectors.subprocess.json_values`).
     """
 
@@ -77,12 +78,12 @@ def build_columns(
 ) -> tuple[Column, ...]:
     """Returns the columns of a stream.
 
-    If the names of fields differ only in case, only the first field has a column, because Spark
+    If several field names differ only in case, only the first field gets a column, because Spark
     treats the names as equal.
 
     Args:
         schema: the stream's JSON schema.
-        types: maps a column to its type in the spec. May include fields that the schema lacks.
+        types: maps columns to their types in the spec. May include fields that the schema lacks.
         selection: the fields that the spec selects; None for all fields.
         where: the table, for messages.
 
@@ -111,7 +112,7 @@ def build_columns(
 
 
 def _fold_case(name: str) -> str:
-    """Folds the case of each letter in a name, as Spark does. A dotless i becomes an i."""
+    """Folds the case of a name letter by letter, as Spark does. A dotless i becomes an i."""
     upper = (big if len(big := letter.upper()) == 1 else letter for letter in name)
     return "".join(small if len(small := letter.lower()) == 1 else letter for letter in upper)
 
@@ -126,11 +127,11 @@ def parse_type(
 ) -> t.DataType:
     """Returns the Spark type for a field's JSON schema.
 
-    Objects, arrays, and fields with no type or with several types become strings with JSON text.
+    Objects, arrays, and fields that have no type or several types become strings of JSON.
 
     Args:
-        root: the schema of the stream, for references.
-        budget: its entry `parts` is the number of parts that may still be read.
+        root: the schema of the stream, in which references are resolved.
+        budget: its `parts` entry is the number of schema parts that may still be read.
     """
     limit = Counter(parts=_MOST_PARTS) if budget is None else budget
     types = {str(each): each for each in _list_types(schema, root, limit)}
@@ -142,7 +143,7 @@ def parse_type(
 
 
 def _list_types(schema: Any, root: Mapping[str, Any], budget: Counter[str]) -> Iterator[t.DataType]:
-    """Yields the types that a schema allows. Reads each part of the schema once."""
+    """Yields the types that a schema allows. Reads each part of the schema only once."""
     seen: set[int] = set()
     waiting = [schema]
     while waiting:

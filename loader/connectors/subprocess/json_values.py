@@ -1,8 +1,8 @@
 """Converts JSON values to the types of columns, and refuses values that would lose precision.
 
-Numbers that a float would round are parsed as decimals. The spool (the files that Spark reads)
-stores times as microseconds, dates as days and decimals as text, which Spark parses unambiguously.
-Different values of a key stay different after the conversion."""
+Numbers that a float would round are parsed as decimals. The spool consists of the files that Spark
+reads. It stores times as microseconds, dates as days, and decimals as strings, because Spark parses
+these forms unambiguously. Different values of a key stay different after the conversion."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ EPOCH = dt.datetime(1970, 1, 1)
 _ZERO_OFFSET = dt.timedelta()
 _DAY = 86_400_000_000
 _LONGEST_TIME = 100
-"""The maximum length of a time, because a cache stores the parsed times."""
+"""The maximum length of a time. It limits the size of the cache of parsed times."""
 FIRST_DAY = dt.date(1970, 1, 1).toordinal()
 _DIGITS = Context(prec=80)
-_MAX_EXACT_INTEGER = 1 << 53  # a float cannot represent all integers above this limit
+_MAX_EXACT_INTEGER = 1 << 53  # above this limit, floats cannot represent all integers
 _INTEGER_TEXT = re.compile(r"[+-]?\d{1,19}", re.ASCII)
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 _NANOSECOND_FRACTION = re.compile(r"[.,][0-9]{6}[0-9]*[1-9]")  # fractions of a microsecond
@@ -55,7 +55,7 @@ def _parse_number(text: str) -> float | Decimal:
 
 
 def _parse_integer(text: str) -> int | Decimal:
-    # Python limits the number of digits in an int, so longer numbers become decimals.
+    # Python limits the digits of an int that it parses, so longer numbers become decimals.
     return int(text) if len(text) <= _MOST_DIGITS else Decimal(text)
 
 
@@ -70,8 +70,8 @@ def encode(
     """Encodes a result of :data:`decode` as JSON.
 
     Args:
-        encode_plain: encodes values that contain no decimals, and raises TypeError for all others.
-        in_order: whether to sort the keys of objects, as `encode_plain` does.
+        encode_plain: encodes values that contain no decimals. Raises TypeError for other values.
+        in_order: whether to sort the keys of objects. Must be true if `encode_plain` sorts them.
     """
     try:
         return encode_plain(value)
@@ -88,7 +88,7 @@ def encode(
 
 
 class ConversionError(ValueError):
-    """A value cannot be converted exactly to the type of its column."""
+    """A value cannot be converted to the type of its column without loss."""
 
 
 def make_converter(data_type: t.DataType) -> Callable[[Any], Any]:
@@ -114,7 +114,7 @@ def make_converter(data_type: t.DataType) -> Callable[[Any], Any]:
 
 
 def get_spool_type(data_type: t.DataType) -> t.DataType:
-    """Returns the type with which Spark reads a column from the spool."""
+    """Returns the Spark type with which a column is read from the spool."""
     if isinstance(data_type, t.DateType):
         return t.IntegerType()
     if isinstance(data_type, (t.TimestampType, t.TimestampNTZType)):
@@ -123,7 +123,7 @@ def get_spool_type(data_type: t.DataType) -> t.DataType:
 
 
 def cast_from_spool(column: SparkColumn, data_type: t.DataType) -> SparkColumn:
-    """Casts a column that was read from the spool to the type of the table's column."""
+    """Casts a column of the spool to the type of the table's column."""
     if isinstance(data_type, t.DateType):
         return f.date_from_unix_date(column)
     if isinstance(data_type, (t.TimestampType, t.TimestampNTZType)):
@@ -132,7 +132,7 @@ def cast_from_spool(column: SparkColumn, data_type: t.DataType) -> SparkColumn:
 
 
 def format_value(value: Any, data_type: t.DataType) -> str:
-    """Formats a value of the spool as the text of a cursor."""
+    """Formats a value from the spool as the text of a cursor."""
     if isinstance(data_type, t.DateType):
         return dt.date.fromordinal(value + FIRST_DAY).isoformat()
     if isinstance(data_type, (t.TimestampType, t.TimestampNTZType)):
@@ -142,14 +142,14 @@ def format_value(value: Any, data_type: t.DataType) -> str:
 
 
 def get_sort_key(value: Any, data_type: t.DataType) -> Any:
-    """Returns the sort key for a spooled value, or None for NaN, which has no order."""
+    """Returns the sort key of a value from the spool; None for NaN and infinity."""
     if isinstance(data_type, t.DecimalType):
         return Decimal(value)
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def to_text(value: Any) -> str:
-    """Returns a text unchanged, and any other value as JSON with sorted keys."""
+    """Returns a string unchanged, and any other value as JSON with sorted keys."""
     if isinstance(value, str):
         return value
     result = encode(value, _canonical, in_order=True)
@@ -188,7 +188,7 @@ def _make_decimal_converter(precision: int, scale: int) -> Callable[[Any], str]:
         if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
             raise ConversionError
         if isinstance(value, str) and ("_" in value or not value.isascii()):
-            raise ConversionError  # Python would accept underscores and other scripts' digits
+            raise ConversionError  # Python would accept underscores and digits of other scripts
         try:
             number = Decimal(repr(value) if isinstance(value, float) else str(value).strip())
             if not number.is_finite() or abs(number) >= largest:
@@ -220,7 +220,10 @@ def _is_whole(number: Decimal) -> bool:
 
 
 def _round_to_double(number: Decimal) -> float:
-    """Returns a number as a float. Rounds fractions, but not integers."""
+    """Converts a number to a float. Fractions may be rounded, but integers may not.
+
+    Raises ConversionError if an integer would be rounded.
+    """
     result = float(number)
     if not math.isfinite(result) or (result == 0 and number != 0):
         raise ConversionError
@@ -254,7 +257,7 @@ def _to_days(value: Any) -> int:
 
 
 def _to_microseconds(value: Any) -> int:
-    """Returns a time in microseconds, truncated. A time without an offset is in UTC."""
+    """Returns a time in microseconds. Truncates finer fractions. Without an offset, assumes UTC."""
     if type(value) is not str or len(value) > _LONGEST_TIME:
         raise ConversionError
     return _parse_microseconds(value)
@@ -263,7 +266,7 @@ def _to_microseconds(value: Any) -> int:
 @lru_cache(maxsize=8192)  # many records have equal times
 def _parse_microseconds(text: str) -> int:
     try:
-        # The usual format, which all Python versions parse identically.
+        # This is the usual format. All Python versions parse it in the same way.
         moment = dt.datetime.fromisoformat(text) if text[10:11] == "T" else _parse_time(text)
     except ValueError:
         moment = _parse_time(text)
@@ -275,7 +278,7 @@ def _parse_microseconds(text: str) -> int:
 
 
 def has_leap_second(text: str) -> bool:
-    """Returns whether a time is a leap second (:60), which is stored as the following second."""
+    """Returns whether a time is a leap second (:60). It is stored as the second that follows."""
     result = _TIME.fullmatch(text)
     return result is not None and (result[2] or "").endswith(":60")
 
@@ -305,10 +308,12 @@ def _parse_time(text: str) -> dt.datetime:
 def make_key_converter(
     data_type: t.DataType, convert: Callable[[Any], Any]
 ) -> Callable[[Any], Any]:
-    """Returns a converter that raises ConversionError if different values could become equal.
+    """Returns a converter for key columns.
+
+    It raises ConversionError if the conversion could make different values equal.
 
     Args:
-        convert: the converter for the type.
+        convert: the usual converter for the type.
     """
 
     def convert_distinct(value: Any) -> Any:

@@ -1,7 +1,7 @@
 """Routes the log of a program, and detects damaged messages among its log lines.
 
-Users see the warnings. The logger `loader.program`, which `--debug` shows, receives all other
-lines. A damaged message must not be treated as a log line, because a record could be missed."""
+Warnings are shown to users. All other lines go to the `loader.program` logger, which `--debug`
+shows. A damaged message must not be treated as a log line, because a record could be missed."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from loader.spec.redaction import excerpt, redact_foreign
 _log = logging.getLogger("loader.program")
 
 _MAX_WARNINGS = 20
-"""The maximum number of different warnings from one program that a run shows."""
+"""The maximum number of different warnings of one program that are shown in a run."""
 _MAX_WARNING_LENGTH = 500
 _FATAL_LEVELS = ("FATAL", "CRITICAL")
 _DATA_TYPES = (b'"RECORD"', b'"STATE"', b'"BATCH"')
 _BRACKETS = re.compile(rb'\\.|["[\]{}]', re.DOTALL)
-_LEADING = b" \t\r\n\xef\xbb\xbf\xff\xfe"  # white space, and byte order marks
+_LEADING = b" \t\r\n\xef\xbb\xbf\xff\xfe"  # white space and byte order marks
 
 
 def _redact_record(record: logging.LogRecord) -> bool:
@@ -32,7 +32,7 @@ _log.addFilter(_redact_record)
 
 
 def is_error(level: str) -> bool:
-    """Returns whether a log level means an error. Ignores upper and lower case."""
+    """Returns whether a log level means an error. Levels are case-insensitive."""
     return level.strip().upper() == "ERROR" or is_fatal(level)
 
 
@@ -47,7 +47,7 @@ def strip_trace(text: str) -> str:
 
 
 def is_log_shown() -> bool:
-    """Returns whether all program output is shown."""
+    """Returns whether all output of programs is shown."""
     return _log.isEnabledFor(logging.DEBUG)
 
 
@@ -56,7 +56,7 @@ class LogRelay:
 
     Args:
         source: the name of the source.
-        warn: called with the name of a table or the source, and a warning.
+        warn: called with a name and a warning. The name is that of a table or of the source.
         before_output: called before output of the program is shown.
     """
 
@@ -70,7 +70,7 @@ class LogRelay:
         self._shown: set[str] = set()
 
     def relay(self, level: str, text: str) -> None:
-        """Relays one log message as a warning or to the logger."""
+        """Shows a log message as a warning, or writes it to the logger, depending on its level."""
         if level.strip().upper() in ("WARN", "WARNING"):
             self._relay_warning(f"the connector warns: {strip_trace(text)}")
         elif is_error(level):
@@ -80,11 +80,11 @@ class LogRelay:
             self.log(text)
 
     def log(self, text: str) -> None:
-        """Writes a text to the logger only."""
+        """Writes a message to the logger only."""
         _log.debug("%s: %s", self.source, text)
 
     def warn_once(self, text: str, table: str | None = None) -> None:
-        """Warns the user, unless the same warning was already shown."""
+        """Warns the user, unless the same warning has already been shown."""
         self.before_output()
         text = excerpt(text.strip(), _MAX_WARNING_LENGTH)
         if text in self._warned:
@@ -93,7 +93,7 @@ class LogRelay:
         self._warn(table or self.source, text)
 
     def _relay_warning(self, text: str) -> None:
-        """Shows a warning of the program, or only logs it if too many others were shown."""
+        """Shows a warning of the program. If too many others were shown, only logs it."""
         if text not in self._shown and len(self._shown) >= _MAX_WARNINGS:
             self.log(text)
             return
@@ -102,16 +102,17 @@ class LogRelay:
 
 
 def is_broken_message(line: bytes) -> bool:
-    """Returns whether a line is probably a damaged message, because of its start or a type in it.
+    """Returns whether a line is probably a damaged message.
 
-    All other text that programs print between their messages belongs to the log.
+    It probably is one if it begins like a message or contains a type of message. All other lines
+    that programs print between their messages belong to the log.
     """
     start = line[:64].replace(b"\0", b"").lstrip(_LEADING)
     return start.startswith(b"{") or any(word in line for word in _DATA_TYPES)
 
 
 def is_untyped_record(message: Any, line: bytes) -> bool:
-    """Returns whether JSON without a known message type contains a record."""
+    """Returns whether a JSON value that is not a known message contains a record."""
     if isinstance(message, list):
         return any(word in line for word in _DATA_TYPES)
     if not isinstance(message, dict):
@@ -124,7 +125,7 @@ def is_untyped_record(message: Any, line: bytes) -> bool:
 
 
 def truncate_nesting(line: bytes, max_depth: int = 10) -> bytes:
-    """Replaces deeply nested values with null. Keeps the message's type and stream.
+    """Replaces deeply nested values with null. The message's type and stream are kept.
 
     Args:
         max_depth: the number of nested levels to keep.

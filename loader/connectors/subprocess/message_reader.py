@@ -19,12 +19,12 @@ from loader.errors import LoaderError, TableError
 from loader.spec.redaction import excerpt
 
 _MAX_WAITING_BYTES = 2 << 30
-"""If more bytes than this wait for a commit, the reader pauses, and so the program pauses."""
+"""If more bytes than this are waiting for a commit, the reader pauses. So the program pauses."""
 _POLL_SECONDS = 0.5
 _EXIT_SECONDS = 15.0
-"""How many seconds a program has to end by itself after its last stream was committed."""
+"""The time in seconds in which a program must end by itself after its last stream is committed."""
 UNREQUESTED = "which this run did not request, are ignored"
-"""The end of the warning about messages of a stream that the run did not request."""
+"""The end of the warning about messages for a stream that the run did not request."""
 
 
 @dataclass
@@ -33,18 +33,18 @@ class Stream:
 
     Attributes:
         name: the table's name, for messages.
-        spool: the file to which the stream's records are written.
-        is_incremental: whether the stream resumes from a state. Any other stream is complete
-            without a state.
+        spool: the spool that the stream's records are written to.
+        is_incremental: whether the stream resumes from a state. Other streams need no state to be
+            complete.
         is_complete: whether the program has reported that the stream succeeded.
         reported_error: the error that the program has reported for the stream.
-        batches: the batches that wait to be committed.
+        batches: the batches that are waiting to be committed.
         error: the error to raise after the last batch.
         is_incomplete: whether the program has reported that the stream failed.
         has_begun: whether the program has reported that the stream started.
         has_ended: whether no more batches follow.
         possible_gap: the reason why records may be missing. If it is set, later states are ignored.
-        is_wanted: whether the run still loads the table; False after a table error.
+        is_wanted: whether the run is still loading the table; False after an error of the table.
         received: the number of records since the last state.
     """
 
@@ -71,11 +71,11 @@ class Stream:
         return self.reported_error or self.possible_gap
 
     def find_reported_error(self, failure: str) -> LoaderError | None:
-        """Returns the error that the program has reported for this stream; None if there is none.
+        """Returns the error that the program has reported for this stream, or None.
 
         Args:
-            failure: the error that the program has reported for all streams; empty if there is
-                none.
+            failure: the error that the program has reported for all streams; empty if it has
+                reported none.
         """
         if self.reported_error is not None or not self.is_incomplete:
             return self.reported_error
@@ -84,10 +84,9 @@ class Stream:
         )
 
     def has_ended_well(self) -> bool:
-        """Returns whether the stream has succeeded, so that a later failure does not matter.
+        """Returns whether the stream has succeeded, even if the program fails later.
 
-        Returns False if the stream shares a state with all streams, because its last state may
-        still follow.
+        Returns False if its state covers all streams, because its last state may still follow.
         """
         state = self.spool.state
         return self.is_complete and not (state is not None and state.shared)
@@ -103,18 +102,18 @@ def read_error(text: str, where: str) -> TableError:
 
 
 def format_stream(key: Hashable) -> str:
-    """Returns the name of a stream, with its namespace if there is one."""
+    """Formats the name of a stream, with its namespace if it has one."""
     return ".".join(str(part) for part in key if part) if isinstance(key, tuple) else str(key)
 
 
 class MessageFormat(Protocol):
-    """The message format of one protocol."""
+    """Parses the messages of one protocol."""
 
     def handle_line(self, line: bytes, reader: MessageReader) -> None:
-        """Parses a line, and calls the matching methods of the reader.
+        """Parses a line, and calls the reader's methods for the message in it.
 
         Raises:
-            TableError: if the line is damaged, so that a record may be missed.
+            TableError: if the line is damaged. Without this error, a record could be missed.
         """
 
 
@@ -122,13 +121,13 @@ class MessageReader:
     """Reads a program's messages during one run.
 
     Args:
-        start: starts the program; called in the reading thread.
+        start: starts the program. It is called in the reading thread.
         message_format: parses the messages.
-        streams: the requested streams, by their keys in the messages.
+        streams: the requested streams, keyed as in the messages.
         protocol: the protocol's name in stored states.
-        number: the number of the newest state of the source.
-        timeout: the program is stopped after this many seconds without output.
-        warn: called with the name of a table or the source, and a warning.
+        number: the number of the source's newest state.
+        timeout: the time in seconds without output after which the program is stopped.
+        warn: called with a name and a warning. The name is that of a table or of the source.
         source: the name of the source, for messages.
         before_output: called before output of the program is shown.
     """
@@ -163,7 +162,7 @@ class MessageReader:
         self._thread.start()
 
     def quote_line(self, line: bytes) -> str:
-        """Returns the beginning of a line for an error, unless it may contain masked values."""
+        """Quotes the beginning of a line for an error, unless it may contain masked values."""
         if self._hides_values:
             return "not shown, because a table has masked columns"
         return repr(excerpt(line.decode("utf-8", "replace"), 120))
@@ -176,7 +175,7 @@ class MessageReader:
         """Waits for the next batch of a stream, and returns it.
 
         Args:
-            proceed: a callback that raises an error if the user has interrupted the run.
+            proceed: called while waiting. Raises an error if the user has interrupted the run.
 
         Raises:
             LoaderError: if the stream has failed and has no more batches.
@@ -220,7 +219,10 @@ class MessageReader:
         return any(state is not None and state.shared for state in states)
 
     def close(self) -> None:
-        """Ends the program and the reading thread. A successful program may end by itself."""
+        """Ends the program and the reading thread.
+
+        If all streams have succeeded, the program first gets some time to end by itself.
+        """
         with self._changed:
             all_well = all(
                 stream.has_ended and not stream.error for stream in self.streams.values()
@@ -246,11 +248,14 @@ class MessageReader:
         self._add_to_spool(stream, key, lambda spool: spool.add(record))
 
     def add_deletion(self, key: Hashable, where: Sequence[Mapping[str, Any]]) -> None:
-        """Records a deletion of the rows that match any of the conditions (values by column)."""
+        """Records a deletion of all rows that match at least one condition.
+
+        A condition maps columns to values.
+        """
         self._add_to_spool(self.streams.get(key), key, lambda spool: spool.delete(where))
 
     def refuse_depth(self, key: Hashable) -> None:
-        """Fails a stream because one of its records is nested too deeply to be parsed."""
+        """Makes a stream fail because one of its records is nested too deeply to be parsed."""
 
         def refuse(_: RecordSpool) -> None:
             raise RecursionError
@@ -258,7 +263,7 @@ class MessageReader:
         self._add_to_spool(self.streams.get(key), key, refuse)
 
     def refuse_deep_state(self, key: Hashable | None) -> None:
-        """Fails the streams of a state that is nested too deeply to be stored.
+        """Makes streams fail because a state that covers them is nested too deeply to be stored.
 
         Args:
             key: the stream that the state covers, or None for all streams.
@@ -330,7 +335,7 @@ class MessageReader:
     def note_complete(self, key: Hashable) -> None:
         """Records that a stream has succeeded.
 
-        If the stream shares a state with all streams, it stays open until the program exits,
+        If the stream's state covers all streams, the stream stays open until the program exits,
         because another state may follow.
         """
         stream = self.streams.get(key)
@@ -351,9 +356,9 @@ class MessageReader:
             stream.has_begun = True
 
     def note_failure(self, text: str, key: Hashable | None = None) -> None:
-        """Records that a stream or the program has failed. The program may continue.
+        """Records that a stream or the whole program has failed. The program may continue.
 
-        Drops later records of the stream, because earlier records may be missing.
+        Later states of the stream are ignored, because earlier records may be missing.
         """
         stream = self.streams.get(key) if key is not None else None
         self.log.before_output()
@@ -365,14 +370,14 @@ class MessageReader:
             stream.reported_error = read_error(text, f"table {stream.name}")
 
     def note_fatal(self, text: str) -> None:
-        """Records a fatal log message. It explains the failure if the program reports no error."""
+        """Records a fatal log message. It is used as the reason if the program reports no error."""
         self._fatal = self._fatal or text
 
     def note_possible_gap(self, text: str) -> None:
-        """Records that the program has logged an error and continues.
+        """Records that the program has logged an error but continues.
 
-        Any open stream may lack records, because some programs treat an unreadable page as the last
-        page.
+        Any open stream may then lack records, because some programs treat an unreadable page as the
+        last one.
         """
         self.log.before_output()
         shown = excerpt(text.strip(), 500).rstrip(".")
@@ -385,7 +390,7 @@ class MessageReader:
             )
 
     def _list_running(self) -> list[Stream]:
-        """Returns the open streams, to which a message without a stream may refer."""
+        """Returns the open streams. A message that names no stream may refer to any of them."""
         streams = [s for s in self.streams.values() if not s.has_ended and not s.is_complete]
         return [s for s in streams if s.has_begun] or streams
 
@@ -436,7 +441,7 @@ class MessageReader:
         self._end_all(code, self._stopped or problem)
 
     def _end_all(self, code: int | None, problem: LoaderError | None) -> None:
-        """Closes the streams that are still open after the program has exited."""
+        """Ends the streams that are still open after the program has exited."""
         if problem is None and (code or self._failure):
             assert self._process is not None
             self.log.before_output()
@@ -486,7 +491,7 @@ class MessageReader:
             batch.delete_files()
 
     def _wait_for_commits(self) -> None:
-        """Waits until enough batches are committed. The full pipe makes the program wait."""
+        """Waits until enough batches are committed. The program waits, too: its pipe is full."""
         with self._changed:
             while self._waiting_bytes > _MAX_WAITING_BYTES // 2:
                 self._changed.wait(_POLL_SECONDS)
@@ -494,7 +499,10 @@ class MessageReader:
                     self._process.note_progress()
 
     def _stop_if_hung(self) -> None:
-        """Stops a program that is silent for too long, and processes that outlive the program."""
+        """Stops a program that has been silent for too long.
+
+        Also stops processes that keep the output open after the program has exited.
+        """
         process = self._process
         if process is None or self._stopped is not None or not self._thread.is_alive():
             return

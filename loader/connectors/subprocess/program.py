@@ -27,25 +27,25 @@ _POLL_SECONDS = 0.5
 _MAX_ANSWER_BYTES = 1 << 30
 """The maximum output of a program in :func:`read_answer`, in bytes."""
 _ANSWER_FACTOR = 4
-"""The maximum run time of a program in :func:`read_answer`, as a multiple of its `timeout`."""
+"""The maximum run time of a program in :func:`read_answer`, in multiples of its `timeout`."""
 
 
 @contextmanager
 def open_workspace(parent: Path | None = None) -> Iterator[Path]:
-    """Yields an empty folder that only the current user can read, and removes it afterwards.
+    """Yields an empty folder that only the current user can read, and removes it after the block.
 
-    Also removes such folders of loader processes that were killed on this machine, because the
+    Also removes the folders of loader processes on this machine that were killed, because such
     folders contain secrets.
 
     Args:
-        parent: the parent folder; by default the system's temporary folder.
+        parent: the parent folder. The default is the system's temporary folder.
     """
     with private_folder(KIND, parent) as folder:
         yield folder
 
 
 def write_json(folder: Path, name: str, content: Any) -> Path:
-    """Writes a value as JSON to a file that only the current user can read. Returns the path."""
+    """Writes a value as JSON to a file that only the current user can read. Returns its path."""
     path = folder / name
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = os.open(path, flags, 0o600)
@@ -55,12 +55,12 @@ def write_json(folder: Path, name: str, content: Any) -> Path:
 
 
 class Program(Child):
-    """The running program of a connector, which writes one message per line.
+    """The running program of a connector. It writes one message per line.
 
     Args:
         command: the program and its arguments.
         folder: the working directory.
-        environment: variables to set in addition to those that every child process gets.
+        environment: variables to set in addition to those that all child processes get.
         max_line_bytes: the maximum size of one line.
         on_log_line: called with each line of stderr.
 
@@ -76,7 +76,7 @@ class Program(Child):
         max_line_bytes: int,
         on_log_line: Callable[[str], None],
     ) -> None:
-        # Sets the time zone to UTC, because some connectors treat local time as UTC.
+        # The time zone is set to UTC, because some connectors treat local time as UTC.
         variables = {**child_environment(), "TZ": "UTC", **environment}
         self._max_line_bytes = max_line_bytes
         self._name = f"program {Path(command[0]).name}"
@@ -125,17 +125,17 @@ def read_answer(
     before_output: Callable[[], None] = lambda: None,
     ignores_interruption: bool = False,
 ) -> Iterator[Message]:
-    """Runs a short command of a program, and yields the command's messages until the program exits.
+    """Runs a short command of a program, and yields its messages until the program exits.
 
     Args:
         start: starts the program. Its argument is a callback that receives each line of the log.
         parse: returns the message in a line, or None.
-        errors: a list to which `parse` adds the errors in the messages.
-        timeout: how many seconds the program may run without output before it is stopped. Its total
-            run time is limited to four times this timeout.
+        errors: a list to which `parse` adds the errors that the messages report.
+        timeout: the time in seconds without output after which the program is stopped. Its total
+            run time is limited to four times as long.
         where: the source, for error messages.
         before_output: called before output of the program is shown.
-        ignores_interruption: whether the program may finish after the user has interrupted the run.
+        ignores_interruption: whether the program may finish if the user interrupts the run.
 
     Raises:
         TableError: if the program fails, or the user interrupts the run.

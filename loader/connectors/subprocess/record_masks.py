@@ -1,4 +1,4 @@
-"""Masks the values of a stream's records before they are written to the spool."""
+"""Masks values in the records of a stream before the records are written to the spool."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class RecordMasks:
 
     Attributes:
         schema: the table's columns, with the types of the masked values.
-        columns: the masks by column.
-        patterns: the masks by the name or wildcard of a field, also of undeclared fields.
-        key: the key of the mask `hash`.
+        columns: maps each masked column to its mask.
+        patterns: maps names and wildcards to masks. They also apply to undeclared fields.
+        key: the key of the `hash` mask.
     """
 
     schema: t.StructType = field(default_factory=t.StructType)
@@ -41,7 +41,7 @@ class RecordMasks:
         return cls(table.schema, table.masks, table.patterns, table.key)
 
     def mask_column(self, column: Column) -> Column:
-        """Returns a column whose converter also masks the value."""
+        """Returns a copy of a column whose converter also masks the value."""
         if column.name not in self.columns:
             return column
         mask = make_mask(self.columns[column.name], self.key)
@@ -53,14 +53,14 @@ class RecordMasks:
         )
 
     def mask_text(self, column: str, text: str) -> Any:
-        """Masks a text of a column."""
+        """Masks a string in a column. Returns it unchanged if the column has no mask."""
         mask = self.columns.get(column)
         return text if mask is None else make_mask(mask, self.key)(text)
 
     def hide(self, name: str, value: Any) -> Any:
-        """Returns a value that no column can store, or `***` if its field has a mask.
+        """Masks a value that no column can store. Returns it unchanged if its field has no mask.
 
-        Returns None if the mask is `null`.
+        Otherwise returns `***`, or None if the mask is `null`.
         """
         mask = find_mask(name, self.patterns)
         if mask is None:
@@ -85,4 +85,4 @@ _DECODERS: Mapping[type[t.DataType], Callable[[Any], Any]] = {
     t.TimestampNTZType: _to_time,
     t.DecimalType: Decimal,
 }
-"""Functions that convert a value from the format of the spool, by type of the column."""
+"""Maps types of columns to functions that convert a value back from the format of the spool."""

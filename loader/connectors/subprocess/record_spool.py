@@ -1,8 +1,8 @@
 """Writes the records of a stream to disk, in batches that end at a state.
 
-The program decides when it sends a state. The state covers all earlier records, so the next run
-resumes after these records. If the program fails, the records after its last state are dropped,
-because the next run rereads them.
+The program decides when it sends a state. A state covers all earlier records, so the next run
+resumes after them. If the program fails, the records after its last state are dropped, because the
+next run will read them again.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _TIMES = (t.TimestampType, t.TimestampNTZType)
 
 @dataclass(frozen=True)
 class Counts:
-    """Statistics of a batch.
+    """Statistics on a batch.
 
     Attributes:
-        rows, size: the number of records and their size on disk, in bytes.
-        low, high: the lowest and highest cursor, in the format of the spool.
+        rows, size: the number of records, and their size on disk in bytes.
+        low, high: the lowest and highest cursors, in the format of the spool.
         nulls: the number of records without a cursor.
         future: the number of records whose cursor is in the future.
         deletions: the number of deletions.
@@ -55,8 +55,8 @@ class SpooledBatch:
         state: the state to store when the records are published, or None if the program sent none.
         is_last: whether this is the last batch of the stream.
         warnings: warnings about the records.
-        deletions_path: the file of the deletions, or None if there are no deletions.
-        deletion_columns: the sets of columns by which rows are deleted.
+        deletions_path: the file that contains the deletions, or None if there are no deletions.
+        deletion_columns: the sets of columns whose values identify the deleted rows.
     """
 
     path: Path | None
@@ -76,11 +76,12 @@ class SpooledBatch:
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a batch. After it reaches one limit, the batch ends at the next state.
+    """The limits of a batch. When it has reached one of them, the batch ends at the next state.
 
     Attributes:
-        rows, size, seconds: the number of records, their size in bytes, and how many seconds ago
-            the batch began.
+        rows: the number of records.
+        size: the size of the records in bytes.
+        seconds: the time in seconds since the batch began.
     """
 
     rows: int
@@ -89,7 +90,7 @@ class Limits:
 
 
 class _RunningCounts:
-    """Collects the statistics of a batch record by record."""
+    """Collects the statistics on a batch, record by record."""
 
     def __init__(self) -> None:
         self.rows = self.size = self.nulls = self.future = self.deletions = 0
@@ -104,8 +105,8 @@ class _RunningCounts:
         """Adds the cursor of a record.
 
         Args:
-            value: the cursor in the format of the spool, or None if the record has no cursor.
-            sort_key: the sort key of the value, or None if the value has no order.
+            value: the cursor in the format of the spool; None if the record has no cursor.
+            sort_key: the sort key of the value; None if the value cannot be ordered.
             is_in_future: whether the cursor is in the future.
         """
         if value is None:
@@ -124,11 +125,11 @@ class RecordSpool:
     """The spool of one stream.
 
     Args:
-        folder: the folder of the files.
-        number: the number of the stream, for the names of the files.
+        folder: the folder for the files.
+        number: the number of the stream, which is part of the file names.
         layout: encodes the records.
         cursor: the cursor column, or None if there is none.
-        limits: the limits of a batch, or None if all records are one batch.
+        limits: the limits of a batch; None to write all records to one batch.
 
     Attributes:
         state: the newest state that covers records of the stream.
@@ -174,10 +175,10 @@ class RecordSpool:
             self._tally.add_cursor(value, sort_key, self._is_in_future(sort_key))
 
     def delete(self, where: Sequence[Mapping[str, Any]]) -> None:
-        """Records a deletion of all earlier rows that match any of the conditions.
+        """Records a deletion of all earlier rows that match at least one condition.
 
         Raises:
-            TableError: if rows cannot be found by a condition.
+            TableError: if a condition cannot be used to find rows.
         """
         self._tally.deletions += 1
         for condition in where:
@@ -190,7 +191,7 @@ class RecordSpool:
         return self._now is not None and bool(sort_key > self._now)
 
     def add_state(self, state: ConnectorState) -> SpooledBatch | None:
-        """Adds a state that covers all records so far. Returns the batch if it ends there."""
+        """Adds a state that covers all records so far. Returns the batch if it ends here."""
         self.state = state
         self._covered = self._tally.to_counts()
         limits, rows = self.limits, self._covered.rows + self._covered.deletions
@@ -203,11 +204,14 @@ class RecordSpool:
         return None
 
     def finish(self) -> SpooledBatch:
-        """Returns the last batch with all its records, after the program has succeeded."""
+        """Returns the last batch, with all of its records. Called if the program has succeeded."""
         return self._close_batch(self._tally.to_counts(), is_last=True)
 
     def finish_at_state(self) -> SpooledBatch | None:
-        """Returns the last batch, cut after its last state. Returns None if there is no state."""
+        """Returns the last batch without the records after its last state.
+
+        Returns None if there is no state.
+        """
         if self.limits is None or self.state is None:
             self.discard()
             return None
@@ -266,7 +270,7 @@ class RecordSpool:
         return self._folder / f"{self._number}.{self._batches}.jsonl"
 
     def _list_warnings(self) -> tuple[str, ...]:
-        """Returns warnings about fields for which the user has not been warned before."""
+        """Returns warnings about fields that the user has not been warned about before."""
         warnings = []
         for what, fields in (
             ("values of {} do not match its type", self.layout.unfit_counts),
@@ -289,7 +293,7 @@ class RecordSpool:
 
 
 def encode_now(data_type: t.DataType, now: float) -> int | None:
-    """Returns a time in the spool's format for a cursor type, or None if the type is not a time."""
+    """Converts a time to the spool's format for a cursor type. Returns None if it is not a time."""
     if isinstance(data_type, _TIMES):
         return int(now * 1_000_000)
     return int(now // 86400) if isinstance(data_type, t.DateType) else None

@@ -1,4 +1,4 @@
-"""The base class of sources that run a program, and the classes for their options."""
+"""The base class of sources that run a program, and the base class of their options."""
 
 from __future__ import annotations
 
@@ -80,15 +80,16 @@ class ProgramOptions(Strict):
     """The options in the inner `spec` of all sources that run a program.
 
     Attributes:
-        config: the connector's configuration, as its documentation describes it.
-        environment: variables for the program, which inherits few variables of the loader.
-        timeout: the maximum time without output.
-        batch_rows: the number of rows after which the next state ends a batch.
-        batch_time: the time after which the next state ends a batch.
+        config: the connector's configuration, as described in its documentation.
+        environment: environment variables for the program. It inherits only a few of the loader's
+            variables.
+        timeout: the maximum time that the program may run without output.
+        batch_rows: the number of rows after which a batch ends at the next state.
+        batch_time: the time after which a batch ends at the next state.
         message_limit: the maximum size of one message, in bytes.
-        spool: the folder for records that wait to be appended; by default the system's temporary
-            folder. On a cluster, all executors must be able to read the folder.
-        table_options: the options of tables, by name or wildcard.
+        spool: the folder for records that are waiting to be appended. The default is the system's
+            temporary folder. On a cluster, all executors must be able to read the folder.
+        table_options: the options of tables. The keys are names or wildcards.
     """
 
     config: dict[str, Any] = Field(default_factory=dict)
@@ -108,7 +109,7 @@ class ProgramOptions(Strict):
 
 @dataclass(frozen=True, eq=False)
 class CatalogEntry:
-    """A stream of a program's catalog.
+    """A stream in a program's catalog.
 
     Attributes:
         key: the key of the stream in the program's messages.
@@ -116,10 +117,12 @@ class CatalogEntry:
         schema: the JSON schema.
         progress: whether the stream can resume from a state.
         primary_key: the primary key that the program declares; empty if there is none.
-        cursor: the column that increases with every change, if the program declares one.
-        raw: the unchanged entry of the catalog.
-        columns, selection: the columns, and the fields that the spec selects (None for all).
-            :meth:`ProgramSource.describe` sets both.
+        cursor: the column whose values increase with every change; None if the program declares
+            none.
+        raw: the catalog entry, unchanged.
+        columns: the columns. :meth:`ProgramSource.describe` sets them.
+        selection: the fields that the spec selects; None for all. :meth:`ProgramSource.describe`
+            sets it.
     """
 
     key: Hashable
@@ -136,7 +139,7 @@ class CatalogEntry:
 class ProgramSource(Source):
     """A source that runs a program as a child process.
 
-    A subclass lists the streams, and prepares the command of a read.
+    A subclass lists the streams, and prepares the command for a read.
     """
 
     protocol: ClassVar[str]
@@ -157,7 +160,7 @@ class ProgramSource(Source):
 
     @abstractmethod
     def prepare_read(self, read: PlannedRead) -> tuple[Sequence[str], MessageFormat]:
-        """Writes the files of a read. Returns its command and the format of its messages."""
+        """Writes the files for a read. Returns the command, and the parser of its messages."""
 
     def probe(self, folder: Path) -> None:
         """Raises TableError if the program cannot reach its source."""
@@ -197,7 +200,7 @@ class ProgramSource(Source):
         return [TableRef(entry.name, entry) for entry in entries]
 
     def find_cursor(self, name: str, fields: Collection[str]) -> str | None:
-        """Returns the cursor field that the spec sets for a table with these fields."""
+        """Returns the cursor field that the spec sets for a table with these fields, or None."""
         return self._find_options(name).choose_cursor(fields)
 
     def describe(self, ref: TableRef) -> SourceTable:
@@ -239,10 +242,10 @@ class ProgramSource(Source):
     def _find_selection(
         self, ref: TableRef, names: Sequence[str], options: TableOptions, entry: CatalogEntry
     ) -> ColumnSelection | None:
-        """Returns the fields that the spec selects, with the fields of the key and the cursor.
+        """Returns the fields that the spec selects, plus those of the key and the cursor.
 
-        A wildcard need not match a field, because records may have fields that the schema does not
-        declare.
+        A wildcard need not match any field, because records may have fields that the schema does
+        not declare.
 
         Args:
             names: the fields that the schema or the spec declares.
@@ -269,8 +272,8 @@ class ProgramSource(Source):
             )
         if selection.include is None:
             return selection
-        # The connector itself keeps its position, so the spec may exclude the cursor, but the
-        # program must still send it.
+        # The connector stores its own position, so the spec may exclude the connector's cursor. But
+        # if the spec lists the fields to include, the cursor is added to them.
         include = (*selection.include, *needed, *filter(None, [entry.cursor]))
         return selection.model_copy(update={"include": include})
 
@@ -310,7 +313,7 @@ class ProgramSource(Source):
             ) from None
 
     def start_program(self, command: Sequence[str], on_log_line: Callable[[str], None]) -> Program:
-        """Starts a command of the program in the spec's folder."""
+        """Starts a command in the spec's folder."""
         if is_log_shown():
             self.hide_declared_secrets()
         first = command[0]
@@ -329,7 +332,7 @@ class ProgramSource(Source):
     def _options_by_name(
         self,
     ) -> tuple[dict[str, dict[str, TableOptions]], dict[str, TableOptions]]:
-        """Maps table names in lower case to options, and maps wildcards to options."""
+        """Returns the options set by name (keyed in lower case) and those set by wildcard."""
         options = self.options.table_options.items()
         exact = {name.lower(): {name: each} for name, each in options if not is_wildcard(name)}
         return exact, {name: each for name, each in options if is_wildcard(name)}

@@ -34,24 +34,24 @@ from loader.sources.interface import REST_COLUMN
 from loader.spec.options import ColumnSelection
 from loader.spec.redaction import excerpt
 
-_MAX_TEXT_LENGTH = 16_000_000  # Spark's JSON parser rejects strings of 20 million characters
+_MAX_TEXT_LENGTH = 16_000_000  # Spark's JSON parser rejects strings above 20 million characters
 _MOST_NAMES = 1000
-"""The maximum number of undeclared fields to count separately. Connectors may send more fields."""
+"""The maximum number of undeclared fields that are counted. Connectors may send more of them."""
 _SPLIT = 32 << 20
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 DELETIONS_BEFORE = "_cq_after"
-"""The column with the number of deletions before a record, or with the number of a deletion."""
+"""The column that contains a deletion's number, or the number of deletions before a record."""
 
 
 @dataclass(frozen=True)
 class EncodedDeletion:
-    """A deletion of all rows with certain values.
+    """A deletion of all rows that have certain values.
 
     Attributes:
-        number: the number of the deletion in its batch.
-        columns: the columns of the values; empty if the deletion removes all rows.
+        number: the number of the deletion within its batch.
+        columns: the columns that contain the values; empty if the deletion removes all rows.
         line: the encoded deletion.
     """
 
@@ -70,7 +70,7 @@ class RecordLayout:
     Args:
         name: the table's name, for messages.
         columns: the columns of the stream.
-        key: the key columns, whose values must be stored exactly.
+        key: the key columns. Their values must be stored exactly.
         selection: the fields that the spec selects; None for all fields.
         masks: the masks of columns and fields.
     """
@@ -98,7 +98,7 @@ class RecordLayout:
         self.unfit_counts: Counter[str] = Counter()
         """For each field, the number of values that its column cannot store."""
         self.undeclared_counts: Counter[str] = Counter()
-        """For each field that the schema does not declare, the number of records with it."""
+        """For each field that the schema does not declare, the number of records that have it."""
         self._fields = {c.name: (f"c{n}", c.convert) for n, c in enumerate(self.columns)}
         self._selection = selection
         self._skipped_names: dict[str, bool] = {}
@@ -117,13 +117,14 @@ class RecordLayout:
     def encode_record(
         self, record: Mapping[str, Any], deletions_before: int = 0
     ) -> tuple[bytes, dict[str, Any]]:
-        """Returns a record as a line of the spool, and maps field names to the line's values.
+        """Encodes a record. Returns the line for the spool, and the values in it, keyed by field.
 
         Args:
             deletions_before: the number of deletions before the record.
 
         Raises:
-            TableError: if a column cannot store a key exactly, or if a text is too long for Spark.
+            TableError: if a column cannot store a value of the key exactly, or if a string is too
+                long for Spark.
         """
         encoded: dict[str, Any] = {}
         rest: dict[str, Any] = {}
@@ -155,11 +156,11 @@ class RecordLayout:
         return line, encoded
 
     def encode_deletion(self, values: Mapping[str, Any], number: int) -> EncodedDeletion:
-        """Encodes a deletion of all rows with certain values.
+        """Encodes a deletion of all rows that have certain values.
 
         Args:
-            values: the values by column.
-            number: the number of the deletion in its batch.
+            values: the values, keyed by column.
+            number: the number of the deletion within its batch.
 
         Raises:
             TableError: if the table has no primary key, if no column can store one of the values,
@@ -203,17 +204,20 @@ class RecordLayout:
         )
 
     def get_field(self, name: str) -> str:
-        """Returns the name of a column's field in a line of the spool."""
+        """Returns the name that a column's field has in a line of the spool."""
         return self._fields[name][0]
 
     def read_deletions(self, spark: SparkSession, path: Path, by: Sequence[str]) -> DataFrame:
-        """Reads the deletions that identify rows by the columns `by`: their values and numbers."""
+        """Reads the deletions that identify rows by the columns `by`.
+
+        Returns their values and numbers.
+        """
         lines = self.read_rows(spark, path, numbered=True)
         lines = lines.where(f.col(REST_COLUMN) == _format_columns(by))
         return lines.select(*(f.col(quote_name(name)) for name in by), DELETIONS_BEFORE)
 
     def read_rows(self, spark: SparkSession, path: Path, numbered: bool = False) -> DataFrame:
-        """Reads a file of the spool lazily, in the order of the writes.
+        """Reads a file of the spool lazily. Rows are in the order in which they were written.
 
         Args:
             numbered: whether to add the :data:`DELETIONS_BEFORE` column.
@@ -249,7 +253,7 @@ class RecordLayout:
         return result
 
     def _quote(self, name: str, value: Any) -> str:
-        """Returns the beginning of a value for an error, or `***` if the field has a mask."""
+        """Quotes the beginning of a value, for an error. Returns `***` if the field has a mask."""
         return excerpt(to_text(REDACTED if self.masks.hide(name, 0) != 0 else value), 80)
 
     def _build_key_error(self, name: str, value: Any) -> TableError:
@@ -276,12 +280,12 @@ class RecordLayout:
 
 
 def flag_deleted(rows: DataFrame, deletions: Sequence[DataFrame]) -> DataFrame:
-    """Adds a flag for rows that a later deletion deletes. Preserves the order of rows.
+    """Adds a column that flags rows which a later deletion deletes. Preserves the order of rows.
 
     Args:
-        rows: rows with the :data:`DELETIONS_BEFORE` column, which is dropped.
-        deletions: a DataFrame for each set of columns by which rows are deleted. It contains the
-            values and the number of each deletion.
+        rows: rows with the :data:`DELETIONS_BEFORE` column. The result does not have this column.
+        deletions: one DataFrame for each set of columns that identifies deleted rows. It contains
+            the values and the number of each deletion.
     """
     names = rows.drop(DELETIONS_BEFORE).columns
     deleted_later: list[SparkColumn] = []
@@ -294,7 +298,7 @@ def flag_deleted(rows: DataFrame, deletions: Sequence[DataFrame]) -> DataFrame:
         same = [
             f.col(quote_name(name)) == f.col(value) for name, value in zip(by, values, strict=True)
         ]
-        # Uses a broadcast join, because a shuffle would change the order.
+        # A broadcast join is used, because a shuffle would change the order of the rows.
         rows = rows.join(f.broadcast(newest), reduce(and_, same, f.lit(True)), "left")
         deleted_later.append(f.coalesce(f.col(last) > f.col(DELETIONS_BEFORE), f.lit(False)))
     return rows.select(

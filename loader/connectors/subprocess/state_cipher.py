@@ -1,7 +1,7 @@
-"""Encrypts connector states, which may contain values of masked columns.
+"""Encrypts the states of connectors, because they may contain values of masked columns.
 
-A program decides what its state contains, such as the key or the cursor of the last record. The
-loader stores states in its state table and in the commits of raw tables.
+The program decides what its state contains. This may be the key or the cursor of the last record.
+The loader stores states in its state table and in the commits of raw tables.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class StateCipher:
     """Encrypts and decrypts strings with AES-GCM, in Spark's JVM.
 
     Args:
-        mask_key: the source's `mask_key`, from which the key of the cipher is derived.
+        mask_key: the source's `mask_key`. The key of the cipher is derived from it.
     """
 
     def __init__(self, spark: SparkSession, mask_key: bytes) -> None:
@@ -32,16 +32,16 @@ class StateCipher:
         self._key = hmac.digest(mask_key, b"strandline connector state", "sha256")
 
     def encrypt(self, text: str) -> str:
-        """Returns an encrypted text in base64, which differs for each call."""
+        """Encrypts a string. The result is in base64, and differs for each call."""
         nonce = os.urandom(12)
         data = nonce + self._run(_ENCRYPT, nonce, zlib.compress(text.encode(), 6))
         return base64.b64encode(data).decode()
 
     def decrypt(self, encrypted: str) -> str:
-        """Returns a decrypted text.
+        """Decrypts a string.
 
         Raises:
-            ValueError: if the text was encrypted with another key, or is damaged.
+            ValueError: if the string was encrypted with another key, or if it is damaged.
         """
         data = base64.b64decode(encrypted)
         nonce, data = data[:12], data[12:]

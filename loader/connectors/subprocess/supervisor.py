@@ -1,12 +1,12 @@
 """Starts and stops the child processes of all connectors.
 
 The caller sets the complete environment of a child. The child writes one message per line to its
-standard output, and a thread relays its log. When this process exits, the child and its descendants
-also exit.
+standard output. A thread relays its log. When this process exits, so do the child and its
+descendants.
 
 The module imports only the standard library, because CloudQuery's bridge uses it in an environment
-without the loader. :class:`loader.connectors.subprocess.program.Program` turns its exceptions into
-error messages for users.
+that may not have the loader. :class:`loader.connectors.subprocess.program.Program` converts its
+exceptions to error messages for users.
 """
 
 from __future__ import annotations
@@ -26,19 +26,17 @@ from pathlib import Path
 from typing import IO, Any
 
 GRACE = 10.0
-"""The number of seconds between SIGTERM and SIGKILL."""
-
+"""The time in seconds between SIGTERM and SIGKILL."""
 LINGER = 5.0
-"""How many seconds a process that outlives the child may be silent before it is reported."""
-
+"""The time in seconds after which a silent process that outlives the child is reported."""
 MAX_LOG_LINE = 1 << 16
-"""The length to which log lines are truncated, because an endless line would exhaust the memory."""
+"""The length to which log lines are truncated. An endless line would exhaust the memory."""
 
 _READ_BYTES = MAX_LOG_LINE << 2
 _POLL_SECONDS = 0.05
 _TICK_MS = 200
 _DRAIN_SECONDS = 2.0
-"""For how many seconds the remaining output is still read after :meth:`stop`."""
+"""The time in seconds for which the remaining output is still read after :meth:`stop`."""
 
 _CHILD_SETUP_CODE = """\
 import ctypes, os, sys
@@ -58,7 +56,7 @@ _EXIT_NOT_STARTED = 127
 
 
 class StartError(Exception):
-    """A child cannot be started. The text is the reason."""
+    """A child cannot be started. The message is the reason."""
 
 
 class LongLineError(Exception):
@@ -66,7 +64,7 @@ class LongLineError(Exception):
 
 
 class Child:
-    """A child process, in a process group with the processes that it starts.
+    """A child process. Together with the processes that it starts, it forms a process group.
 
     Linux kills the child when the thread that started it exits. So this thread must live as long as
     the child.
@@ -75,14 +73,14 @@ class Child:
         command: the program and its arguments.
         environment: all environment variables of the child.
         on_log_line: called with each line of the log, which is stderr.
-        folder: the working directory; by default the current directory.
-        takes_input: whether the child reads the text from :meth:`send`. Such a child is not killed
-            when this process exits, so it must exit when its input is closed.
+        folder: the working directory. The default is the current directory.
+        takes_input: whether the child reads its standard input (:meth:`send`). Such a child is not
+            killed when this process exits, so it must exit when its input is closed.
         sends_messages: whether stdout contains messages (:meth:`lines`). If not, stdout is part of
             the log.
-        own_group: whether to create a process group. Without one, the child stays in the group of
-            this process, and :meth:`stop` stops only the child.
-        shorten: truncates a long line of the log to a number of characters.
+        own_group: whether to create a process group. If not, the child stays in the group of this
+            process, and :meth:`stop` stops only the child.
+        shorten: truncates a long log line to a number of characters.
 
     Raises:
         StartError: if the program cannot be started.
@@ -137,10 +135,10 @@ class Child:
         If :meth:`stop` stops the child, an incomplete last line is dropped.
 
         Args:
-            max_bytes: the maximum size of a line; negative for no limit.
+            max_bytes: the maximum size of a line. If it is negative, there is no limit.
 
         Raises:
-            LongLineError: if a line is longer.
+            LongLineError: if a line exceeds the limit.
         """
         while line := self._reader.readline(max_bytes + 1 if max_bytes >= 0 else -1):
             if self._output.is_abandoned and not line.endswith(b"\n"):
@@ -151,7 +149,7 @@ class Child:
             yield line
 
     def send(self, text: str) -> None:
-        """Writes to the standard input, unless the child has exited or is exiting."""
+        """Writes to the child's standard input. Does nothing if the child has exited."""
         assert self._child.stdin is not None
         rest = memoryview(text.encode())
         with suppress(BrokenPipeError, ValueError):
@@ -165,7 +163,7 @@ class Child:
             self._child.stdin.close()
 
     def end(self) -> int:
-        """Waits for the child to end. Returns the exit code, which is negative for a signal.
+        """Waits for the child to exit. Returns its exit code; negative if a signal ended it.
 
         Raises:
             StartError: if the program does not exist.
@@ -178,7 +176,7 @@ class Child:
         return code
 
     def wait(self, seconds: float) -> bool:
-        """Waits at most `seconds` for the child to end by itself. Returns whether it has exited."""
+        """Waits up to `seconds` for the child to exit by itself. Returns whether it has exited."""
         with suppress(subprocess.TimeoutExpired):
             self._child.wait(seconds)
         return self._child.poll() is not None
@@ -186,8 +184,8 @@ class Child:
     def stop(self, patience: float = GRACE) -> None:
         """Sends SIGTERM to the child, and SIGKILL to its group after `patience` seconds.
 
-        If the child has already exited, terminates any of its descendants that are still running.
-        Processes in another session keep running, but their output is no longer read.
+        If the child has already exited, terminates those of its descendants that are still running.
+        Processes in another session continue to run, but their output is no longer read.
         """
         for number, seconds in ((signal.SIGTERM, patience), (signal.SIGKILL, GRACE)):
             if self._child.poll() is not None and not self._has_live_processes():
@@ -206,7 +204,7 @@ class Child:
         self._log.stop_reading()
 
     def note_progress(self) -> None:
-        """Sets the time of silence to zero, after output or after a wait for the loader."""
+        """Resets the time of silence. Called after output, and while the child is paused."""
         self.last_output_at = self.last_message_at = time.monotonic()
 
     def is_silent(self, seconds: float) -> bool:
@@ -234,7 +232,7 @@ class Child:
                 self._child.send_signal(number)
 
     def _has_live_processes(self) -> bool:
-        """Returns whether the group still has a process, even if the child has exited."""
+        """Returns whether the group still has a running process, which need not be the child."""
         if not self._own_group:
             return self._child.poll() is None
         try:
@@ -265,11 +263,11 @@ class Child:
 class _Pipe(io.RawIOBase):
     """A pipe whose reader can be stopped by :meth:`stop_reading` before the pipe is closed.
 
-    The pipe is polled, because a process of the child may keep it open, and a thread that blocks in
-    `read` cannot be woken.
+    The pipe is polled, because a process that the child started may keep it open, and a thread that
+    is blocked in `read` cannot be woken.
 
     Attributes:
-        is_waiting: whether a reader waits for data.
+        is_waiting: whether a reader is waiting for data.
     """
 
     def __init__(self, pipe: IO[bytes]) -> None:
@@ -282,7 +280,7 @@ class _Pipe(io.RawIOBase):
         return self._until is not None
 
     def stop_reading(self) -> None:
-        """Reads the output that was already written, and then stops reading."""
+        """Makes readers stop as soon as they have read the output that was already written."""
         if self._until is None:
             self._until = time.monotonic() + _DRAIN_SECONDS
 
@@ -290,7 +288,7 @@ class _Pipe(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Waits for data. Returns the number of bytes read; 0 at the end."""
+        """Waits for data. Returns the number of bytes that were read; 0 at the end."""
         ready = select.poll()
         ready.register(self._pipe.fileno(), select.POLLIN)
         while self._until is None or time.monotonic() < self._until:

@@ -1,4 +1,4 @@
-"""Runs `check`, `discover` and `read` of the Airbyte protocol with a CloudQuery source plugin.
+"""Implements `check`, `discover` and `read` of the Airbyte protocol for a CloudQuery source plugin.
 
 The `serve` command works in the opposite direction: it runs a destination for plugins.
 """
@@ -48,7 +48,7 @@ def run_verb(verb: str, options: Mapping[str, str]) -> int:
 
 
 def main(verb: str, *options: str) -> int:
-    """Runs one verb, and reports an error as one message."""
+    """Runs one verb, and reports any error as a message. Returns the exit code."""
     try:
         return run_verb(verb, dict(zip(options[::2], options[1::2], strict=True)))
     except (PluginError, MalformedError, OverBudgetError) as error:

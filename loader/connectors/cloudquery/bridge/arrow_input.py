@@ -1,9 +1,9 @@
 """Reads Arrow messages from untrusted programs, and checks them before any value is used.
 
 A message declares the offsets of its buffers, their decompressed sizes, and the number of values.
-Arrow does not check these values. An offset beyond a buffer reads other memory. 10 KB of zstd can
-become gigabytes. A column of nulls can have any number of rows. Limits also bound the resources
-that one client can use: streams, idle time, memory and disk space."""
+Arrow does not check these numbers. If an offset is beyond a buffer, other memory is read. 10 KB of
+zstd can expand to gigabytes. A column of nulls can have any number of rows. This module also limits
+the resources that one client can use: streams, idle time, memory and disk space."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from typing import Any
 import pyarrow as pa
 
 MAX_STREAMS = 64
-"""The maximum number of writing streams. Each stream needs a thread and memory for a message."""
+"""The maximum number of streams that write. Each needs a thread and memory for one message."""
 MAX_OTHER_CALLS = 64
-"""The maximum number of other calls, which are short or wait until the loader is ready."""
+"""The maximum number of other calls. These are short, or wait until the loader is ready."""
 MAX_TABLES = 5_000
 """The maximum number of tables in a session. The loader creates each table in the lake."""
 MAX_SCHEMA_BYTES = 64 << 20
-"""The maximum size of a session's schemas, which stay in memory until the session ends."""
+"""The maximum size of a session's schemas. They stay in memory until the session ends."""
 MAX_STATE_BYTES = 64 << 20
-"""The maximum size of all states in memory, including states that still wait for streams."""
+"""The maximum size of all states in memory, including states that are waiting for streams."""
 
 MAX_BYTES = 100 << 20
-"""The maximum size of a message, compressed or decompressed, as in CloudQuery's programs."""
+"""The maximum size of a message, both compressed and decompressed. CloudQuery uses the same."""
 MAX_VALUES = 10_000_000
 """The maximum number of values in a message, including values in lists and structs."""
 MAX_NAME = 1_000
@@ -38,7 +38,7 @@ MAX_NAME = 1_000
 MAX_ERROR_TEXT = 300
 """The maximum length of an error's text, which may quote a value."""
 _TABLE = b"cq:table_name"
-_VERSION_5 = 4  # the format since Arrow 1.0; older formats declare compression differently
+_VERSION_5 = 4  # the format used since Arrow 1.0; older formats declare compression differently
 _SCALARS = (
     pa.types.is_null,
     pa.types.is_boolean,
@@ -61,16 +61,16 @@ _IS_LIST_TYPE = (
 
 
 class OverBudgetError(Exception):
-    """A call exceeds a resource limit. Users see the text."""
+    """A call exceeds a resource limit. The message is shown to users."""
 
 
 class IdleTimeout:
-    """Cancels calls whose client sends nothing for too long.
+    """Cancels calls whose clients have sent nothing for too long.
 
     All states wait for the open streams, so an idle stream would delay every other sync.
 
     Args:
-        seconds: the maximum time that a call waits for its client.
+        seconds: the maximum time in seconds that a call waits for its client.
         on_end: called for each call that was cancelled.
     """
 
@@ -82,7 +82,7 @@ class IdleTimeout:
         threading.Thread(target=self._watch, name="idle", daemon=True).start()
 
     def messages(self, requests: Iterator[Any], context: Any) -> Iterator[Any]:
-        """Yields the messages of a client, and limits the waiting time for each message."""
+        """Yields the messages of a client. Limits the time to wait for each message."""
         while True:
             with self.bound_wait(context):
                 request = next(requests, None)
@@ -92,7 +92,7 @@ class IdleTimeout:
 
     @contextmanager
     def bound_wait(self, context: Any) -> Iterator[None]:
-        """Limits the time that a call waits for its client inside the context."""
+        """Limits the time for which a call may wait for its client inside the block."""
         call = id(context)
         with self._lock:
             self._waiting[call] = (time.monotonic(), context)
@@ -103,7 +103,7 @@ class IdleTimeout:
                 self._waiting.pop(call, None)
 
     def _watch(self) -> None:
-        """Cancels idle calls, which then fail as if the client had disconnected."""
+        """Cancels idle calls. They then fail as if the client had disconnected."""
         while True:
             time.sleep(min(1.0, self._seconds / 4))
             late = time.monotonic() - self._seconds
@@ -129,7 +129,7 @@ class DiskBudget:
         self._left = shutil.disk_usage(folder).free // 2
 
     def take(self, size: int) -> None:
-        """Reserves disk space for bytes before they are written.
+        """Reserves disk space. Called before bytes are written.
 
         Raises:
             OverBudgetError: if the limit is exceeded.
@@ -147,7 +147,7 @@ class MalformedError(Exception):
 
     Attributes:
         what: the problem.
-        table: the table of the message; empty if unknown.
+        table: the table that the message belongs to; empty if unknown.
     """
 
     def __init__(self, what: str, table: str = "") -> None:
@@ -161,7 +161,7 @@ class MalformedError(Exception):
 
 
 def read_table_name(schema: pa.Schema) -> str:
-    """Returns the name of the table in a schema.
+    """Returns the name of the table that a schema describes.
 
     Raises:
         MalformedError: if the schema has no table name.
@@ -175,7 +175,7 @@ def read_table_name(schema: pa.Schema) -> str:
 
 
 def _name_of(schema: pa.Schema) -> str:
-    """Returns the name of the table in a schema; empty if there is none."""
+    """Returns the name of the table that a schema describes; empty if it has none."""
     name = str((schema.metadata or {}).get(_TABLE, b"").decode("utf-8", "replace"))
     return name if len(name) <= MAX_NAME else ""
 
@@ -184,7 +184,8 @@ def build_malformed_error(error: Exception, table: str) -> MalformedError:
     """Returns the error for a message that could not be read or converted."""
     text = str(error).partition("\n")[0]
     kind = type(error).__name__
-    # A long text is omitted, not truncated: redaction would not recognise a part of a secret.
+    # A long message is omitted instead of truncated, because redaction would not recognise a part
+    # of a secret.
     return MalformedError(f"{kind}: {text}" if len(text) <= MAX_ERROR_TEXT else kind, table)
 
 
@@ -198,10 +199,10 @@ def read_schema(data: bytes) -> pa.Schema:
 
 
 def read_record(data: bytes) -> pa.RecordBatch:
-    """Reads a record batch, and validates it so that its values are safe to use.
+    """Reads a record batch and validates it, so that its values are safe to use.
 
     Raises:
-        MalformedError: if the data are damaged, too large, or not exactly one record batch.
+        MalformedError: if the data is damaged, too large, or not exactly one record batch.
     """
     return _read(data, _parse_record)
 
@@ -216,7 +217,7 @@ def _read(data: bytes, parse: Any) -> Any:
             return parse(data, reader)
     except MalformedError as error:
         raise MalformedError(error.what, table) from None
-    # Arrow raises various exceptions, and Python for an invalid name or number.
+    # Arrow raises various exceptions, and Python raises others for invalid names and numbers.
     except Exception as error:
         raise build_malformed_error(error, table) from None
 
@@ -254,9 +255,9 @@ def _read_ipc_messages(data: bytes) -> Iterator[Any]:
 
 
 def _check_type(kind: pa.DataType) -> None:
-    """Refuses types whose values share memory, because a few bytes could expand to many values.
+    """Refuses types whose values can share memory, because a few bytes could expand to many values.
 
-    These are dictionaries, run-length encodings, unions and views. CloudQuery does not use them.
+    These are dictionaries, run-length encodings, unions and views. CloudQuery uses none of them.
     """
     if isinstance(kind, pa.BaseExtensionType):
         _check_type(kind.storage_type)
@@ -268,7 +269,10 @@ def _check_type(kind: pa.DataType) -> None:
 
 
 def _check_size(message: Any) -> None:
-    """Refuses a batch that declares too many values or bytes. Arrow has verified the format."""
+    """Refuses a batch that declares too many values or bytes.
+
+    Arrow must already have verified the format of the message.
+    """
     root = _Table.root(memoryview(message.metadata))
     batch = root.table(2)
     values = [batch.number("<q", 0), *(length for length, _ in batch.pairs(1))]
@@ -282,7 +286,7 @@ def _check_size(message: Any) -> None:
 
 
 def _list_sizes(batch: _Table, body: memoryview) -> Iterator[int]:
-    """Yields the decompressed size of each buffer. A compressed buffer begins with this size."""
+    """Yields the decompressed size of each buffer. Compressed buffers begin with this size."""
     for offset, length in batch.pairs(2):
         if offset < 0 or length < 0 or offset + length > len(body):
             raise MalformedError("one of its buffers ends after the message")
@@ -296,7 +300,7 @@ def _list_sizes(batch: _Table, body: memoryview) -> Iterator[int]:
 
 
 class _Table:
-    """A table in a flat buffer, the format of Arrow's metadata."""
+    """A table in the FlatBuffers format, which Arrow uses for metadata."""
 
     def __init__(self, data: memoryview, at: int) -> None:
         self._data = data
@@ -325,7 +329,7 @@ class _Table:
         return _Table(self._data, self._resolve_offset(field))
 
     def pairs(self, field: int) -> list[tuple[int, int]]:
-        """Returns the value of a field that is a list of structs with two long integers."""
+        """Returns the value of a field that is a list of structs of two 64-bit integers."""
         if self.field_offset(field) is None:
             return []
         at = self._resolve_offset(field)

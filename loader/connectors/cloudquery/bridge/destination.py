@@ -1,8 +1,8 @@
-"""A CloudQuery destination and state backend, to which `cloudquery sync` writes.
+"""A CloudQuery destination and state backend, which `cloudquery sync` writes to.
 
-The rows of a sync are spooled to a folder until the sync's stream ends, and then the loader appends
-them. Only then does the destination acknowledge the sync and apply the states that it has received
-in the meantime.
+The rows of a sync are spooled to a folder. When the sync's stream ends, the loader appends them.
+Only then does the destination acknowledge the sync and apply the states that it has received in the
+meantime.
 """
 
 from __future__ import annotations
@@ -56,20 +56,20 @@ _output_lock = threading.Lock()
 
 @dataclass
 class Session:
-    """A sync's stream of rows.
+    """The stream of rows that a sync sends.
 
     Attributes:
         number: the stream's number.
-        folder: the folder with its files.
+        folder: the folder that contains the stream's files.
         is_alive: returns whether the client is still connected.
         disk: the disk space that the session may still use.
         has_rows: whether the stream has sent rows or deletions of rows.
-        schemas: the schemas of its tables, by name.
-        schema_bytes: the size of the schemas.
-        stale: the tables whose stale rows the sync deletes.
+        schemas: the schemas of its tables, keyed by table name.
+        schema_bytes: the total size of the schemas.
+        stale: the tables from which the sync deletes stale rows.
         source: the name of the source; empty until a message contains the name.
-        has_ended: an event, which is set when the append of the rows has succeeded or failed.
-        error: the reason why the append failed.
+        has_ended: an event that is set when the rows were appended or could not be appended.
+        error: the reason why the rows could not be appended; None if there is none.
     """
 
     number: int
@@ -88,7 +88,7 @@ class Session:
         """Adds the schema of a table, or replaces it.
 
         Raises:
-            OverBudgetError: if there are too many schemas.
+            OverBudgetError: if there are too many schemas, or if they are too large.
         """
         self.schemas[read_table_name(schema)] = schema
         self.schema_bytes += schema.serialize().size
@@ -102,8 +102,8 @@ class Session:
         """Sets the source of the stream.
 
         Raises:
-            MalformedError: if an earlier message belongs to another source. The loader would
-                otherwise append the rows of both sources to one source.
+            MalformedError: if an earlier message belongs to another source. Without this error, the
+                loader would append the rows of both sources as rows of one source.
         """
         self.source = self.source or source
         if source and source != self.source:
@@ -114,8 +114,8 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
     """The gRPC service of the destination.
 
     Args:
-        folder: the folder of the sessions.
-        idle_timeout: how many seconds a stream may be silent before it is cancelled.
+        folder: the folder in which the sessions have their folders.
+        idle_timeout: the time in seconds after which a silent stream is cancelled.
     """
 
     def __init__(self, folder: Path, idle_timeout: float = 3600.0) -> None:
@@ -134,7 +134,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         """Lets syncs begin. Called when the loader is ready.
 
         Args:
-            states: the stored states, by the name of the state table.
+            states: the stored states, keyed by the name of the state table.
         """
         self._states = {table: PluginState(rows) for table, rows in states.items()}
         self._loader_is_ready.set()
@@ -166,7 +166,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         return plugin_pb2.TestConnection.Response(success=True)
 
     def Close(self, _request: Any, _context: Any) -> Any:
-        """Does nothing, because the destination stays open for the next sync."""
+        """Does nothing. The destination stays open for the next sync."""
         return plugin_pb2.Close.Response()
 
     def Read(self, request: Any, context: Any) -> Iterator[Any]:
@@ -184,7 +184,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
             yield plugin_pb2.Read.Response(record=answer)
 
     def Write(self, requests: Iterator[Any], context: Any) -> Any:
-        """Receives rows of a sync or states of a plugin, and returns when they are stored."""
+        """Receives rows of a sync or states of a plugin. Returns when the rows are appended."""
         if not self._streams.acquire(blocking=False):
             context.abort(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -237,7 +237,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
                     rows = rows or (session.folder / "messages.jsonl").open("w")
                     message = {"type": "DELETE", "delete": build_deletion(request.delete_record)}
                     _write_message(session, rows, message)
-            if not context.is_active():  # if the client was killed, the stream also ends
+            if not context.is_active():  # the stream also ends if the client was killed
                 raise ConnectionAbortedError(_INTERRUPTED_MESSAGE)
             if rows is not None:
                 rows.close()  # fails if the buffered rows do not fit on the disk
@@ -257,7 +257,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
             self._send_session(session, catalog, context)
 
     def end_session(self, number: int, error: str | None) -> None:
-        """Ends a session that the loader has appended, and sends its state to the loader."""
+        """Ends a session that the loader has processed, and releases states that waited for it."""
         session = self._sessions[number]
         session.error = error or (None if session.is_alive() else _INTERRUPTED_MESSAGE)
         self._ending[number] = session
@@ -309,9 +309,9 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
     def _send_session(self, session: Session, catalog: Mapping[str, Any], context: Any) -> None:
         """Sends a session to the loader, and waits until the loader has appended it.
 
-        If the client disconnects while this method waits, the rows are deleted, so that the loader
-        does not append them. A disconnected client would not be informed of the append, and its
-        next sync would resend the rows.
+        If the client disconnects during the wait, the rows are deleted, so that the loader does not
+        append them. A disconnected client would not learn that they were appended, so its next sync
+        would resend them.
         """
         send_to_loader({"session": session.number, "folder": str(session.folder), **catalog})
         while not session.has_ended.wait(1):
@@ -351,7 +351,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         self._publish_states()
 
     def _publish_states(self) -> None:
-        """Applies the states that no longer wait for a stream, and sends them to the loader."""
+        """Applies the states that are not waiting for a stream, and sends them to the loader."""
         with self._lock:
             for pending in self._barrier.release():
                 rows = self._states.setdefault(pending.table, PluginState({})).apply(pending.batch)
@@ -361,12 +361,12 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
 
 def _write_message(session: Session, rows: Any, message: Mapping[str, Any]) -> None:
     line = json.dumps(message) + "\n"
-    session.disk.take(len(line))  # in ASCII, a character is a byte
+    session.disk.take(len(line))  # the line is ASCII, so each character is one byte
     rows.write(line)
 
 
 def _write_catalog(session: Session) -> dict[str, Any]:
-    """Writes the catalog of a session, and returns the message about the session for the loader."""
+    """Writes the catalog of a session. Returns a description of the session for the loader."""
     streams = []
     for name, schema in session.schemas.items():
         entry = build_stream(schema)
@@ -377,7 +377,7 @@ def _write_catalog(session: Session) -> dict[str, Any]:
 
 
 def send_to_loader(message: Mapping[str, Any]) -> None:
-    """Sends a message to the loader unless the loader has exited."""
+    """Sends a message to the loader. Does nothing if the loader has exited."""
     with _output_lock, suppress(BrokenPipeError):
         sys.stdout.write(json.dumps(message) + "\n")
         sys.stdout.flush()

@@ -1,7 +1,8 @@
 """Listens for clients on an address, and passes the loader's answers to the destination.
 
-The destination must know which client sends a state, but gRPC cannot distinguish the clients of a
-Unix socket. So the bridge relays each connection through a socket with a unique name."""
+The destination must know which client sends a state. But gRPC cannot distinguish the clients that
+connect to a Unix socket. So the bridge relays each connection through a socket with a unique name.
+"""
 
 from __future__ import annotations
 
@@ -32,20 +33,20 @@ _SOCKET_NAME = "grpc.sock"
 _CHUNK = 1 << 18
 
 _OPTIONS = [
-    # Without this option, a second server could share the port, and receive some streams of a sync.
+    # Otherwise a second server could share the port, and would receive some streams of a sync.
     ("grpc.so_reuseport", 0),
-    # Closes a connection if the client does not begin the protocol, or has vanished.
+    # Close a connection if the client does not begin the protocol, or if it has vanished.
     ("grpc.server_handshake_timeout_ms", 20_000),
     ("grpc.keepalive_time_ms", 300_000),
     ("grpc.keepalive_timeout_ms", 300_000),
 ]
 _IDLE_TIMEOUT = 3600.0
-"""How many seconds a stream may be silent before it is cancelled."""
+"""The time in seconds after which a silent stream is cancelled."""
 _PORT = re.compile(r":[0-9]+$")
 
 
 def bind(path: str) -> socket.socket | None:
-    """Binds a Unix socket to a path. Returns None if another process listens on the path.
+    """Binds a Unix socket to a path. Returns None if another process already listens there.
 
     Raises:
         OSError: if the path is too long, or if a file already exists there.
@@ -70,16 +71,16 @@ def bind(path: str) -> socket.socket | None:
 
 
 class Relay:
-    """Relays connections of clients to the server.
+    """Relays the connections of clients to the server.
 
-    The path of a Unix socket is limited to 107 characters, so the names of the inner sockets are
-    relative to the current folder. The current folder must be the private folder of the bridge.
+    The path of a Unix socket can have at most 107 characters, so the names of the inner sockets are
+    relative to the current folder. The current folder must be the bridge's private folder.
 
     Args:
-        outer: the socket to which clients connect.
+        outer: the socket that clients connect to.
 
     Attributes:
-        inner: the address of the server, which other users cannot access.
+        inner: the address of the server. Other users cannot access it.
     """
 
     def __init__(self, outer: socket.socket) -> None:
@@ -117,7 +118,7 @@ class Relay:
             Path(name).unlink(missing_ok=True)
 
     async def _connect(self, name: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connects to the server from a named socket, by which the server identifies the client."""
+        """Connects to the server from a named socket, whose name identifies the client."""
         connection = socket.socket(socket.AF_UNIX)
         try:
             connection.setblocking(False)
@@ -130,7 +131,7 @@ class Relay:
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Copies bytes until one side closes its connection, then closes the other connection."""
+    """Copies bytes until the reader's side closes its connection, then closes the other one."""
     try:
         while data := await reader.read(_CHUNK):
             writer.write(data)
@@ -142,14 +143,14 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 class _UnusableError(Exception):
-    """The bridge cannot listen on an address. Users see the text."""
+    """The bridge cannot listen on an address. The message is shown to users."""
 
 
 def _is_free(address: str) -> bool:
-    """Returns whether a host and port are valid and the port is free on all the host's addresses.
+    """Returns whether a host and port are valid, and the port is free on all of its addresses.
 
-    This check is necessary because gRPC accepts a port that is free on only one address, such as
-    the IPv6 address, and replaces a port above 65535.
+    This check is necessary because gRPC accepts a port that is free on only one of the addresses,
+    such as the IPv6 address, and because it replaces ports above 65535.
     """
     host, _, port = address.rpartition(":")
     if not _PORT.search(address) or int(port) > 65535:
@@ -169,7 +170,7 @@ def _is_free(address: str) -> bool:
 
 
 def serve(config: Mapping[str, Any]) -> int:
-    """Serves until the loader closes the standard input to stop the bridge."""
+    """Serves clients until the loader stops the bridge by closing its standard input."""
     os.umask(0o077)
     folder = Path(config["folder"])
     destination = Destination(folder, float(config.get("idle_timeout", _IDLE_TIMEOUT)))
@@ -208,7 +209,7 @@ def serve(config: Mapping[str, Any]) -> int:
 
 
 def _listen_at_path(server: Any, path: str, folder: Path) -> str:
-    """Listens on a Unix socket, and returns its address in the format for clients."""
+    """Listens on a Unix socket. Returns its address in the format that clients use."""
     where = Path.cwd() / path.removeprefix("//")
     try:
         outer = bind(path.removeprefix("//"))

@@ -22,7 +22,7 @@ _OPTIONS = ("--network", "tcp", "--log-level", "info", "--log-format", "json", "
 
 
 class PluginError(Exception):
-    """A plugin cannot be used. Users see the text."""
+    """A plugin cannot be used. The message is shown to users."""
 
 
 class EndedError(Exception):
@@ -31,7 +31,7 @@ class EndedError(Exception):
 
 @contextmanager
 def open_plugin(config: Mapping[str, Any]) -> Iterator[Any]:
-    """Yields a gRPC stub for a plugin. If this function started the plugin, stops it afterwards.
+    """Yields a gRPC stub for a plugin. A plugin that this function starts is stopped afterwards.
 
     Args:
         config: the `command` that starts a plugin, or the `connection` to a running plugin.
@@ -42,7 +42,7 @@ def open_plugin(config: Mapping[str, Any]) -> Iterator[Any]:
         return
     address = f"127.0.0.1:{_find_free_port()}"
     command = [*config["command"], "serve", "--address", address, *_OPTIONS]
-    # The plugin joins the bridge's process group, so that the loader terminates both together.
+    # The plugin is in the bridge's process group, so that the loader terminates both together.
     child = Child(command, os.environ, _relay_log, sends_messages=False, own_group=False)
     try:
         with _open_stub(address, child) as stub:

@@ -1,4 +1,4 @@
-"""Converts CloudQuery's schemas, rows and deletions to Airbyte's messages."""
+"""Converts CloudQuery's schemas, rows and deletions to Airbyte messages."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _TRUE = b"true"
 ANCESTORS = "cloudquery_ancestors"
 """The key in a catalog entry that lists the table's ancestors."""
 _ROWS_PER_SLICE = 1_000
-"""The maximum number of rows per conversion. A bit in Arrow can become 100 bytes in Python."""
+"""The number of rows to convert at a time. One bit in Arrow can become 100 bytes in Python."""
 
 Condition = dict[str, Any]
-"""Maps columns to values. A condition matches the rows that have all these values."""
+"""Maps columns to values. A condition matches rows that have all of these values."""
 _MAX_CONDITIONS = 100_000
-"""The maximum number of conditions in a where clause, which each OR group multiplies."""
+"""The maximum number of conditions in a where clause. Each OR group multiplies their number."""
 
 
 def build_streams(schemas: Sequence[pa.Schema]) -> list[dict[str, Any]]:
-    """Returns the catalog's entries for all tables of a plugin.
+    """Returns the catalog entries for all tables of a plugin.
 
-    A table with an incremental parent is also incremental, even if the plugin declares otherwise,
-    because the plugin sends only those rows of the table that depend on new rows of the parent.
+    If an ancestor of a table is incremental, the table is, too, even if the plugin declares
+    otherwise: the plugin then sends only rows that depend on new rows of the ancestor.
     """
     schemas_by_name = {read_table_name(schema): schema for schema in schemas}
     result = []
@@ -67,7 +67,7 @@ def _metadata_of(schema: pa.Schema) -> Mapping[bytes, bytes]:
 
 
 def build_stream(schema: pa.Schema, incremental: bool = False) -> dict[str, Any]:
-    """Returns the catalog's entry for a table.
+    """Returns the catalog entry for a table.
 
     Args:
         incremental: whether the table resumes from a state.
@@ -97,7 +97,7 @@ def convert_records(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     for first in range(0, batch.num_rows, _ROWS_PER_SLICE):
         try:
             rows = list(_convert_rows(batch.slice(first, _ROWS_PER_SLICE)))
-        # Arrow, Python and the time zone library raise various exceptions.
+        # Arrow, Python and the time zone library can raise various exceptions.
         except Exception as error:
             raise build_malformed_error(error, read_table_name(batch.schema)) from None
         yield from rows
@@ -185,7 +185,7 @@ def _nullable_converter(field: pa.Field) -> Callable[[Any], Any]:
 
 
 def _parse_json(value: Any) -> Any:
-    """Parses JSON, but returns the text unchanged if a float would round one of its numbers."""
+    """Parses JSON. If a number in it would be rounded as a float, returns the string unparsed."""
     rounded = False
 
     def number(text: str) -> float:
@@ -224,7 +224,7 @@ def to_json_value(value: Any) -> Any:
 
 
 def _format_time(nanos: int | None, zone: str | None) -> str | None:
-    """Formats a time in UTC with nanoseconds, which Python's times lack."""
+    """Formats a UTC time with nanoseconds, which Python's own times cannot represent."""
     if nanos is None:
         return None
     micros, rest = divmod(nanos, 1000)
@@ -234,7 +234,7 @@ def _format_time(nanos: int | None, zone: str | None) -> str | None:
 
 
 def build_deletion(message: Any) -> dict[str, Any]:
-    """Converts a `DeleteRecord`, except its list of dependent tables, to a message for the loader.
+    """Converts a `DeleteRecord` to a message for the loader. Ignores its dependent tables.
 
     Raises:
         MalformedError: if the where clause is damaged or too large.
@@ -246,15 +246,15 @@ def build_deletion(message: Any) -> dict[str, Any]:
 
 
 def list_dependents(message: Any) -> list[str]:
-    """Returns the dependent tables from which rows are also deleted."""
+    """Returns the dependent tables from which a `DeleteRecord` also deletes rows."""
     return [relation.table_name for relation in message.table_relations]
 
 
 def parse_where_clause(groups: Any) -> list[Condition]:
-    """Returns the alternative conditions of a where clause. An empty condition matches all rows.
+    """Converts a where clause to alternative conditions. An empty condition matches all rows.
 
     A where clause consists of groups of predicates, and a row must match all groups. To match a
-    group, the row must match all predicates (AND) or one predicate (OR) of the group.
+    group, a row must match all of its predicates (AND) or at least one of them (OR).
     """
     conditions: list[Condition] = [{}]
     for group in groups:
@@ -274,7 +274,7 @@ def parse_where_clause(groups: Any) -> list[Condition]:
 
 
 def _combine(left: list[Condition], right: list[Condition]) -> Iterator[Condition]:
-    """Yields the conjunction for each pair of conditions. Null equals nothing, as in SQL."""
+    """Yields the conjunction of each pair of conditions. As in SQL, null equals no value."""
     for first in left:
         for second in right:
             agree = all(json.dumps(first.get(k, v)) == json.dumps(v) for k, v in second.items())

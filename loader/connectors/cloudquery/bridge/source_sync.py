@@ -1,4 +1,4 @@
-"""Sends the records, deletions and states of a CloudQuery source plugin to the loader."""
+"""Sends the records, deletions and states that a CloudQuery source plugin returns to the loader."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def send_message(kind: str, body: Mapping[str, Any], name: str = "") -> None:
 
 
 def report_failure(text: str, table: str | None = None) -> None:
-    """Reports that a table, or the sync, has failed."""
+    """Reports that a table has failed, or the whole sync if no table is given."""
     error: dict[str, Any] = {"message": text}
     if table:
         error["stream_descriptor"] = {"name": table}
@@ -37,7 +37,7 @@ def report_status(table: str, status: str) -> None:
 def sync_tables(
     stub: Any, config: Mapping[str, Any], catalog: Mapping[str, Any], known: Any
 ) -> int:
-    """Syncs tables: sends the records, then the state. Returns the exit code."""
+    """Syncs tables: sends their records and then the state. Returns the exit code."""
     wanted = {each["stream"]["name"]: each["sync_mode"] for each in catalog["streams"]}
     states = StateBackend(known)
     server, address = serve_states(states)
@@ -80,7 +80,7 @@ def sync_tables(
     for table, text in errors.items():
         report_failure(text, table)
     if errors:
-        # The plugin may have advanced the state of a failed table, so no state is sent.
+        # No state is sent, because the plugin may have advanced the state of a failed table.
         for table in list_complete(catalog, set(errors)):
             report_status(table, "COMPLETE")
         report_failure("tables of the plugin have failed, so its state is not stored")
@@ -93,7 +93,7 @@ def sync_tables(
 
 
 def list_complete(catalog: Mapping[str, Any], failed: set[str]) -> list[str]:
-    """Returns the tables that were read in full even if other tables have failed."""
+    """Returns the tables that were read completely although other tables have failed."""
     if not failed or "" in failed:  # an empty name means that the sync itself has failed
         return []
     return [

@@ -1,4 +1,4 @@
-"""A CloudQuery state backend for one sync, which stores a plugin's state in memory."""
+"""A CloudQuery state backend for one sync. It stores a plugin's state in memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .arrow_input import (
 )
 
 LIMITS = [
-    ("grpc.max_receive_message_length", MAX_BYTES),  # includes decompressed messages
+    ("grpc.max_receive_message_length", MAX_BYTES),  # also applies to decompressed messages
     ("grpc.max_send_message_length", MAX_BYTES),
 ]
 """The same limits as in CloudQuery's programs."""
@@ -36,7 +36,7 @@ Rows = dict[str, tuple[str, int]]
 """Maps a key to its value and version."""
 
 ROW_BYTES = 256
-"""The memory that a row takes on top of the size of its strings, in bytes."""
+"""The memory in bytes that a row takes in addition to the size of its strings."""
 
 _MAX_VERSION = (1 << 63) - 1
 _STRING_TYPES = (pa.string(), pa.large_string())
@@ -44,13 +44,14 @@ _TYPES = {"key": pa.string(), "value": pa.string(), "version": pa.uint64()}
 
 
 class StateBackend(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
-    """The gRPC service of the state backend, which stores one table of keys, values and versions.
+    """The gRPC service of the state backend. It stores one table of keys, values and versions.
 
     Every user of the machine can connect to its port. So the name of the table is a secret that
-    only the plugin receives. Without the name, a client cannot read or write the state.
+    only the plugin receives. A client that does not know the name can neither read nor write the
+    state.
 
     Args:
-        known: the state of earlier syncs, which maps a key to its value and version.
+        known: the state of earlier syncs. Maps each key to its value and version.
 
     Attributes:
         name: the name of the table.
@@ -67,9 +68,9 @@ class StateBackend(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
             return {key: list(row) for key, row in sorted(self._state.rows.items())}
 
     def apply_checkpoint(self, batch: pa.RecordBatch) -> dict[str, list[Any]]:
-        """Applies state rows that cover all earlier records, and returns the covered state.
+        """Applies state rows that cover all records so far. Returns the resulting state.
 
-        If the plugin fails later, it resumes from this state.
+        If the plugin fails later, the next sync resumes from this state.
         """
         with self._lock:
             for state in (self._state, self._covered):
@@ -128,7 +129,7 @@ class PluginState:
     """The state of a plugin.
 
     Args:
-        known: maps a key to its value and version.
+        known: maps each key to its value and version.
 
     Attributes:
         size: the memory of the state, in bytes.
@@ -139,12 +140,12 @@ class PluginState:
         self.size = ROW_BYTES + sum(_row_size(key, row[0]) for key, row in self.rows.items())
 
     def apply(self, batch: pa.RecordBatch) -> dict[str, list[Any]]:
-        """Applies state rows, and returns the changed values.
+        """Applies state rows. Returns the changed values and versions.
 
         A row replaces the value of its key unless the stored version is newer.
 
         Raises:
-            MalformedError: if the rows have other types than a state.
+            MalformedError: if the types of the rows are not those of a state.
         """
         check_state(batch)
         names = batch.schema.names
@@ -173,10 +174,10 @@ def measure_batch(batch: pa.RecordBatch) -> int:
 
 
 def check_budget(used: int, batch: pa.RecordBatch) -> None:
-    """Checks that adding state rows keeps the total size of all states within the limit.
+    """Checks that all states together stay within the limit if state rows are added.
 
     Raises:
-        OverBudgetError: if the total exceeds the limit.
+        OverBudgetError: if they would exceed the limit.
     """
     if used + measure_batch(batch) > MAX_STATE_BYTES:
         raise OverBudgetError(
@@ -186,10 +187,10 @@ def check_budget(used: int, batch: pa.RecordBatch) -> None:
 
 
 def check_state(batch: pa.RecordBatch) -> None:
-    """Checks the types of state rows, because the loader cannot store other types.
+    """Checks the types of state rows. The loader cannot store rows of other types.
 
     Raises:
-        MalformedError: if a column type does not occur in CloudQuery state.
+        MalformedError: if a column has a type that CloudQuery's states do not have.
     """
     schema, name = batch.schema, read_table_name(batch.schema)
     for column in ("key", "value"):
@@ -202,17 +203,17 @@ def check_state(batch: pa.RecordBatch) -> None:
 
 
 def has_large_version(batch: pa.RecordBatch) -> bool:
-    """Returns whether a version in state rows is too large for the lake."""
+    """Returns whether any version in state rows is too large for the lake."""
     if "version" not in batch.schema.names:
         return False
     return any((version or 0) > _MAX_VERSION for version in batch.column("version").to_pylist())
 
 
 def build_state_batch(schema: pa.Schema, rows: Rows) -> pa.RecordBatch:
-    """Returns state rows in the requested columns, which a plugin reads by position.
+    """Returns state rows with the requested columns. The plugin reads the columns by position.
 
     Raises:
-        MalformedError: if the types of the columns are not the types of a state.
+        MalformedError: if the requested types are not those of a state.
     """
     columns = {
         "key": list(rows),

@@ -1,10 +1,10 @@
 """Delays a state until all open streams whose rows it may cover have ended.
 
 A plugin writes its state and its rows in different streams. A state may therefore cover the rows of
-every stream that began earlier, even of a stream that has sent nothing yet. If a stream fails or
-the server restarts, the stream's rows are not appended, but later states of running syncs may cover
-these rows. A sync that begins afterwards reads the stored state, which does not cover them. So a
-client's states are accepted only if it has read the state since the last failure.
+any stream that began earlier, even if that stream has sent nothing yet. If a stream fails or the
+server restarts, the stream's rows are not appended, but later states of running syncs may still
+cover them. A sync that begins afterwards first reads the stored state, which does not cover them.
+So the states of a client are accepted only if it has read the stored state since the last failure.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 @dataclass
 class PendingState:
-    """A state that waits for streams.
+    """A state that is waiting for streams to end.
 
     Attributes:
         table: the name of the state table.
@@ -32,7 +32,7 @@ class PendingState:
 
 
 class StateBarrier:
-    """The open streams and the states that wait for them. Callers must hold the server's lock."""
+    """The open streams, and the states that wait for them. Callers must hold the server's lock."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
@@ -43,7 +43,7 @@ class StateBarrier:
         self._untrusted: set[tuple[str, str]] = set()
 
     def begin_stream(self) -> int:
-        """Adds a new stream, which may send rows or states, and returns its number."""
+        """Adds a new stream, which may later send rows or states. Returns its number."""
         number = next(self._numbers)
         self._open.add(number)
         self._silent.add(number)
@@ -55,12 +55,12 @@ class StateBarrier:
         self._silent.discard(number)
 
     def note_state(self, number: int) -> None:
-        """Records that a stream sends states. States wait for it only if it also sends rows."""
+        """Records that a stream sends states. If it sends no rows, no state waits for it."""
         if number in self._silent:
             self.end_stream(number)
 
     def note_read(self, client: str, table: str) -> None:
-        """Records that a client has read the state, on which its later states are based."""
+        """Records that a client has read the stored state. Its later states are based on it."""
         self._trusted.add((client, table))
         self._untrusted.discard((client, table))
 
@@ -70,9 +70,9 @@ class StateBarrier:
         return sum(pending.size for pending in self._pending)
 
     def hold_back(self, client: str, table: str, batch: Any, size: int) -> bool:
-        """Adds a state, which waits for all open streams.
+        """Adds a state, which then waits for all open streams.
 
-        Returns False if the state may cover rows that were not appended, so that the state must be
+        Returns False if the state may cover rows that were not appended. Such a state must be
         dropped.
         """
         if not self._is_trusted(client, table):
@@ -81,11 +81,11 @@ class StateBarrier:
         return True
 
     def _is_trusted(self, client: str, table: str) -> bool:
-        """Returns whether a client has read the state since the start and since the last failure.
+        """Returns whether a client has read the stored state since the start or the last failure.
 
         An unknown client may be a known client that has reconnected: the Python SDK reconnects for
         each call, and the Go SDK after 30 idle minutes. So an unknown client is trusted if any
-        client has read the state since then.
+        client has read the stored state since then.
         """
         if (client, table) in self._trusted:
             return True
@@ -94,11 +94,11 @@ class StateBarrier:
         return any(read == table for _, read in self._trusted)
 
     def end_stream(self, number: int, failed: bool = False) -> list[str]:
-        """Removes a stream that has ended, and returns the tables of the dropped states.
+        """Removes a stream that has ended. Returns the tables of the states that were dropped.
 
         Args:
-            failed: whether the rows of the stream were not appended. If so, the states that may
-                cover these rows are dropped.
+            failed: whether the stream's rows were not appended. If so, the states that may cover
+                these rows are dropped.
         """
         dropped: list[PendingState] = []
         if failed and number in self._open:  # streams that are not open have sent no rows
@@ -115,7 +115,7 @@ class StateBarrier:
         return [pending.table for pending in dropped]
 
     def release(self) -> list[PendingState]:
-        """Removes and returns the states that no longer wait for a stream, in order of arrival."""
+        """Removes and returns the states that are not waiting for a stream, oldest first."""
         released = [pending for pending in self._pending if not pending.waits_for]
         self._pending = [pending for pending in self._pending if pending.waits_for]
         return released
