@@ -24,12 +24,12 @@ _SOURCE = re.compile(r"source\(\s*['\"]([^'\"]+)['\"]\s*,\s*['\"]([^'\"]+)['\"]\
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """A project's declarations outside the output folder.
+    """The declarations of a project outside the output folder.
 
     Attributes:
         tables: maps (source, table) to the file that declares the source table.
         models: maps the name of a model to its file.
-        snapshots: maps (source, table) to the file of the `deduped_latest` model that reads the
+        snapshots: maps (source, table) to the file of the `deduped_latest` model that reads this
             table.
     """
 
@@ -43,7 +43,7 @@ class DbtProject:
     """A dbt project, and the folder that codegen writes to.
 
     Attributes:
-        root: the project's folder; None if the output is not in a project.
+        root: the project's folder; None if the output folder is not in a project.
         output: the absolute path of the output folder.
         raw_schema: the value of the `strandline__raw_schema` variable.
     """
@@ -55,10 +55,10 @@ class DbtProject:
 
     @classmethod
     def find(cls, spec_folder: Path, output: Path | None) -> DbtProject:
-        """Finds the project next to the spec, or the project that contains `output`.
+        """Finds the project that contains `output`. If it is None, uses the one next to the spec.
 
-        By default, the output folder is the folder that contains `codegen.json`, because users may
-        move it. Without such a file, it is `strandline` in the project's first model folder.
+        In this case, the output folder is the one that contains `codegen.json`, because users may
+        move it. If there is no such file, it is `strandline` in the project's first model folder.
 
         Raises:
             SpecError: if there is no project, or its file cannot be read.
@@ -98,7 +98,7 @@ class DbtProject:
         return cls(root, output, paths, _raw_schema(data))
 
     def elsewhere(self) -> Elsewhere:
-        """Reads the project's declarations outside the output folder."""
+        """Reads the declarations of the project outside the output folder."""
         tables: dict[tuple[str, str], str] = {}
         models: dict[str, str] = {}
         snapshots: dict[tuple[str, str], str] = {}
@@ -129,7 +129,7 @@ class DbtProject:
 
 
 def _list_declared_tables(file: Path) -> list[tuple[str, str]]:
-    """Returns the source tables in a properties file, or none if it is not valid YAML."""
+    """Returns the source tables that a properties file declares. Empty if it is not valid YAML."""
     text = _read_or_empty(file)
     if "sources" not in text:
         return []
@@ -153,7 +153,7 @@ def entries(data: Any, key: str) -> list[dict[str, Any]]:
 
 
 def _raw_schema(data: Mapping[str, Any]) -> str:
-    """Returns `strandline__raw_schema` from the most specific scope that sets it, as dbt does."""
+    """Returns `strandline__raw_schema`. As in dbt, the most specific scope that sets it wins."""
     variables = data.get("vars")
     scopes = [variables] if isinstance(variables, dict) else []
     for name in (data.get("name"), "strandline"):
@@ -173,7 +173,7 @@ def _read_or_empty(file: Path) -> str:
 
 
 def read(path: Path) -> str | None:
-    """Reads a file with its original line breaks. Returns None if the file does not exist.
+    """Reads a file without changing its line breaks. Returns None if the file does not exist.
 
     Raises:
         SpecError: if the file cannot be read.
@@ -192,11 +192,12 @@ def read(path: Path) -> str | None:
 def write_all(files: Mapping[Path, str]) -> None:
     """Writes new and existing files, and creates their folders.
 
-    First writes temporary files next to the files, which detects a full disk or a missing
-    permission. Then renames the temporary files. If a rename fails, the earlier renames are undone.
+    First, temporary files are written next to the files, which detects a full disk or a missing
+    permission. Then the temporary files are renamed. If a rename fails, the earlier renames are
+    undone.
 
     Raises:
-        SpecError: if a file cannot be written. In this case, no file has changed.
+        SpecError: if a file is not writable. In this case, no file has changed.
     """
     texts = {path.resolve(): text for path, text in files.items()}
     before = {path: read(path) for path in texts}

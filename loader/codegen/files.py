@@ -1,4 +1,4 @@
-"""Merges generated content with the project's files, and records codegen's last output."""
+"""Merges generated content with the project's files, and records the last output of codegen."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ class File:
     """A generated file.
 
     Attributes:
-        status: `written` (a new file), `updated`, `unchanged`, `kept` (the file differs only by
-            manual edits), `left out` (deleted manually), or `moved` (to another folder of the
-            project).
+        status: `written` (a new file), `updated`, `unchanged`, `kept` (only manual edits differ),
+            `left out` (the user has deleted it), or `moved` (the user has moved it to another
+            folder of the project).
         before: the current text; None if the file does not exist.
         text: the new text; None if the file should not exist.
         data: the data of a YAML file after the merge.
-        notes: manual edits that differ from the generated content.
-        merged: False if the file could not be updated. The next run then retries the update.
+        notes: messages about manual edits that differ from the generated content.
+        merged: whether the file could be updated. If not, the next run tries again.
     """
 
     name: str
@@ -65,11 +65,11 @@ class File:
 
 
 def model_file(name: str, text: str, before: str | None, manifest: Manifest, moved: bool) -> File:
-    """Returns the file of a model. Keeps the current text if it was edited manually.
+    """Returns the file of a model. If it was edited manually, keeps the current text.
 
     Args:
         before: the current text of the file; None if the file does not exist.
-        moved: whether another folder of the project contains a model of that name.
+        moved: whether another folder of the project contains a model with this name.
     """
     if before is None:
         if name not in manifest.models:
@@ -101,8 +101,8 @@ def properties_file(
         new: the content that codegen would write now.
         before: the current text of the file; None if the file does not exist.
         where: the file, for errors.
-        spaced: in a new file, a list item gets a blank line before it if its dash has one of these
-            indents.
+        spaced: indents. In a new file, a list item whose dash has one of these indents is preceded
+            by a blank line.
 
     Raises:
         SpecError: if the text is not YAML, or does not have the structure of a properties file.
@@ -130,10 +130,10 @@ def carry_over(
     new: Sequence[Mapping[str, Any]],
     removed: Container[str] = (),
 ) -> list[dict[str, Any]]:
-    """Returns the new entries, then the existing entries of all other tables.
+    """Returns the new entries, followed by the existing entries of all other tables.
 
-    So a table's entry stays unchanged if this run does not select the table, if the table's source
-    is down, or if the spec no longer contains the table.
+    So a table's entry is kept if this run does not select the table, if the table's source is
+    unreachable, or if the spec no longer contains the table.
 
     Args:
         removed: the names of the entries to drop.
@@ -167,12 +167,13 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class Manifest:
-    """Codegen's last output.
+    """The last output of codegen.
 
     Attributes:
         data: maps the name of each YAML file to its data.
-        models: maps the name of each model's file to a hash of its text.
-        names: maps ``<source>.<table>`` to the dbt source table's name and the stem of its models.
+        models: maps the file name of each model to a hash of the model's text.
+        names: maps ``<source>.<table>`` to two names: that of the source table in dbt, and the stem
+            of the names of its models.
     """
 
     data: Mapping[str, Any] = field(default_factory=dict)
@@ -180,11 +181,11 @@ class Manifest:
     names: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def wrote(self, file: str, text: str) -> bool:
-        """Returns whether codegen wrote exactly this text of a model."""
+        """Returns whether codegen wrote exactly this text for a model."""
         return self.models.get(file) == fingerprint(text)
 
     def to_json(self) -> str:
-        """Returns the file's text with one line per value, so that diffs are readable."""
+        """Returns the text of the file. Each value has its own line, so that diffs are readable."""
         content = {
             "about": _ABOUT,
             "version": _VERSION,
@@ -196,10 +197,10 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: str | None, where: str) -> Manifest:
-        """Parses the text of `codegen.json`, which is None if the file does not exist yet.
+        """Parses the text of `codegen.json`. The text is None if the file does not exist yet.
 
         Raises:
-            SpecError: if the text was edited, or written by a newer loader.
+            SpecError: if the text was edited, or if a newer loader wrote it.
         """
         if text is None:
             return cls()
@@ -224,5 +225,5 @@ class Manifest:
 
 
 def fingerprint(text: str) -> str:
-    """Hashes a model's text without its line breaks, because version control may change them."""
+    """Hashes a model's text. Normalizes line breaks, because version control may change them."""
     return hashlib.sha256("\n".join(text.splitlines()).encode()).hexdigest()[:16]

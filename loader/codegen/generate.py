@@ -1,4 +1,4 @@
-"""Generates all files for the tables, merged with the existing files."""
+"""Generates all files for the tables, and merges them with the existing files."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ SOURCES = "sources.yml"
 MODELS = "models.yml"
 
 _KINDS = (LATEST, HISTORY)
-# In a new file, a blank line precedes each list item at these indents. The items are sources and
-# tables in one file, and models in the other file.
+# In a new file, each list item at one of these indents is preceded by a blank line. These items are
+# the sources and tables in one file, and the models in the other.
 _SPACED = {SOURCES: (2, 6), MODELS: (2,)}
 
 
@@ -35,8 +35,8 @@ class Folder:
     """The current content of the output folder.
 
     Attributes:
-        read: returns a file's text; None if the file does not exist.
-        relative_path: returns a file's path for messages.
+        read: returns the text of a file; None if the file does not exist.
+        relative_path: returns the path of a file, for messages.
         elsewhere: the project's declarations outside the folder.
         raw_schema: the value of the `strandline__raw_schema` variable.
     """
@@ -53,7 +53,7 @@ class Generated:
 
     Attributes:
         files: the generated files.
-        notes: (table or file, message) for the user.
+        notes: messages for the user, each with its table or file.
         manifest: the manifest for the next run.
     """
 
@@ -72,13 +72,14 @@ def generate(
     """Generates all files.
 
     Args:
-        tables: the selected tables. The entries of all other tables stay unchanged.
-        history: patterns of tables that also get a `deduped_history` model. Existing history
-            models stay.
-        complete: the names of the sources whose tables are all in `tables`.
+        tables: the selected tables. The entries of all other tables are kept.
+        history: patterns of tables that also get a `deduped_history` model. Existing history models
+            are kept.
+        complete: the names of those sources whose tables are all in `tables`.
 
     Raises:
-        SpecError: if an existing file is not YAML with the structure of a properties file.
+        SpecError: if an existing file is not YAML, or does not have the structure of a properties
+            file.
     """
     notes: list[tuple[str, str]] = []
     named = _name_tables(tables, memory)
@@ -136,7 +137,7 @@ def _name_tables(tables: Sequence[Table], memory: Manifest) -> list[NamedTable]:
 
 
 def _schema(table: Table, folder: Folder) -> str:
-    """Returns the schema's name, or a reference to dbt's variable if its value is this name."""
+    """Returns the schema's name, or a reference to the dbt variable that has this value."""
     if table.schema != folder.raw_schema or not is_plain(table.schema):
         return rendering.as_text(table.schema)
     return f"{{{{ var('strandline__raw_schema', '{table.schema}') }}}}"
@@ -145,7 +146,7 @@ def _schema(table: Table, folder: Folder) -> str:
 def _is_declared_here(
     one: NamedTable, folder: Folder, memory: Manifest, notes: list[tuple[str, str]]
 ) -> bool:
-    """Returns whether codegen declares the table. False if another file declares it."""
+    """Returns whether codegen should declare a table. False if another file declares it."""
     table = one.table
     path = folder.elsewhere.tables.get((table.source, one.dbt_name))
     if path is None:
@@ -210,7 +211,7 @@ def _properties(
     folder: Folder,
     memory: Manifest,
 ) -> tuple[File | None, Mapping[str, Any]]:
-    """Returns a YAML file, or None if it would be empty, and the file's data for the manifest."""
+    """Returns a YAML file and its data for the manifest. The file is None if it would be empty."""
     base = memory.data.get(name, {})
     merged = {key: carry_over(base.get(key, []), new, removed) for key, new in rendered.items()}
     new = {key: listed for key, listed in merged.items() if listed}

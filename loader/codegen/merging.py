@@ -1,8 +1,8 @@
-"""Three-way merge of codegen's last output, the current file and the new output.
+"""Merges codegen's last output, the current file and codegen's new output (a three-way merge).
 
-If a value still matches codegen's last output, the new output replaces it. If users have changed,
-added or deleted a value, their edit is kept. The merge works on data (mappings, lists, scalars).
-Then :mod:`loader.codegen.yaml_text` edits the text of the file.
+If a value still equals codegen's last output, the new output replaces it. If users have changed,
+added or deleted a value, their edit is kept. The merge works on data: mappings, lists and scalars.
+Afterwards, :mod:`loader.codegen.yaml_text` edits the text of the file.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 
 Path = tuple[str, ...]
 
-# Keys of lists whose items have names. Such lists are merged item by item, and the order of the
-# items does not matter. Any other list, such as a primary key, is treated as one value.
+# The keys of lists whose items have names. Such lists are merged item by item, and the order of
+# their items does not matter. All other lists, such as primary keys, are treated as one value.
 _NAMED = frozenset({"sources", "tables", "models", "columns"})
 _TESTS = frozenset({"data_tests", "tests"})
 
 
 class _Absent:
-    """Represents a missing value, because null may be a value."""
+    """Represents a missing value. None cannot represent it, because null is a valid value."""
 
     def __repr__(self) -> str:
         return "ABSENT"
@@ -32,11 +32,11 @@ ABSENT: Any = _Absent()
 
 @dataclass(frozen=True)
 class KeptEdit:
-    """A manual edit that was kept. Codegen would now write another value.
+    """A manual edit that was kept although codegen would now write another value.
 
     Attributes:
         path: the keys and names that lead to the value.
-        wanted: codegen's new value, or ABSENT if codegen would remove the value.
+        wanted: codegen's new value; ABSENT if codegen would remove the value.
     """
 
     path: Path
@@ -48,8 +48,9 @@ class ThreeWay:
     """A three-way merge. Collects the manual edits that it keeps.
 
     Args:
-        commented: a function of a path and a flag. Returns whether the file would lose a comment if
-            the value at the path were removed (flag is true) or replaced (flag is false).
+        commented: a function that takes a path and a flag. It returns whether the file would lose a
+            comment if the value at the path were removed (flag is true) or replaced (flag is
+            false).
     """
 
     commented: Callable[[Path, bool], bool] = lambda path, removed: False
@@ -126,7 +127,7 @@ def is_keyed(path: Path) -> bool:
 def identities(path: Path, items: Sequence[Any]) -> list[str]:
     """Returns an identity for each item of the list at `path`: its name, or the test that it calls.
 
-    Repeated names are numbered. The identity of an item without a name is its position.
+    Repeated names are numbered. If an item has no name, its position is its identity.
     """
     get_name = _find_test_name if path[-1] in _TESTS else _name
     names = [get_name(item) or f"\0{position}" for position, item in enumerate(items)]
@@ -139,7 +140,7 @@ def identities(path: Path, items: Sequence[Any]) -> list[str]:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Compares values, ignoring the order of keys. In contrast to `==`, `true` differs from 1."""
+    """Compares values. Ignores the order of keys. Unlike in Python, `true` does not equal 1."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
     if isinstance(one, list) and isinstance(other, list):
@@ -162,7 +163,7 @@ def _find_test_name(item: Any) -> str | None:
 
 
 def _is_item(path: Path) -> bool:
-    """Returns whether a path leads to a list item, which can only be removed completely."""
+    """Returns whether a path leads to a list item. List items can only be removed as a whole."""
     depth = 0
     while depth < len(path) and path[depth] in _NAMED | _TESTS:
         if depth + 1 == len(path):
@@ -178,7 +179,7 @@ def _is_scalar(value: Any) -> bool:
 
 
 def _in_order(mine: Sequence[Any], new: Sequence[Any]) -> list[Any]:
-    """Returns `mine`, with each new key inserted after its predecessor in `new`."""
+    """Returns `mine`, in which each new key is inserted after its predecessor in `new`."""
     order = list(mine)
     position = 0
     for key in new:

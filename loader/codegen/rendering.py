@@ -1,4 +1,4 @@
-"""Renders sources, models and tests as data for YAML files, and models as SQL."""
+"""Renders sources, models and tests as data for YAML files, and models also as SQL."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _HISTORY_COLUMNS = (
 
 @dataclass(frozen=True)
 class NamedTable:
-    """A table with its names in dbt.
+    """A table, and its names in dbt.
 
     Attributes:
-        dbt_name: the source table's name, as in `source('shop', 'orders')`.
-        stem: the name of its models without `_latest` or `_history`.
+        dbt_name: the name of the source table, as in `source('shop', 'orders')`.
+        stem: the name of its models, without `_latest` or `_history`.
     """
 
     table: Table
@@ -36,7 +36,7 @@ class NamedTable:
     stem: str
 
     def model(self, kind: str) -> str:
-        """Returns the name of the table's model, given the kind of the model."""
+        """Returns the name of the table's model of this kind."""
         return f"{self.stem}_{kind}"
 
 
@@ -44,7 +44,7 @@ def sources(schemas: Mapping[str, str], tables: Sequence[NamedTable]) -> dict[st
     """Returns the data for sources.yml.
 
     Args:
-        schemas: maps each source to its `schema` in the YAML file.
+        schemas: maps each source to the value of `schema` in the YAML file.
     """
     listed = {name: [one for one in tables if one.table.source == name] for name in schemas}
     return {
@@ -114,7 +114,7 @@ def _source_table(one: NamedTable) -> dict[str, Any]:
     keyless = "" if table.key else " It has no primary key, so it has no latest table."
     entry["description"] = as_text(about + keyless)
     # This entry is written even if it is empty, because the tests of ledger and state check only
-    # the tables that have this entry.
+    # tables that have it.
     settings: dict[str, Any] = {}
     if table.key:
         settings["unique_key"] = [as_text(name) for name in table.key]
@@ -154,7 +154,7 @@ def _history(one: NamedTable, alone: bool) -> dict[str, Any]:
         f"Every version of each row of {table.full_name}, by {', '.join(table.key)}, with its "
         "period of validity."
     )
-    # Ties are a property of the raw table, so only one model of the table needs the tests for them.
+    # Ties are a property of the raw table, so only one of the table's models needs to test them.
     tests = _latest_tests(table) if alone else ["strandline.matches_raw"]
     return _model(one, HISTORY, about, tests, _HISTORY_COLUMNS)
 
@@ -179,15 +179,16 @@ def _model(
 
 
 def as_text(text: str) -> str:
-    """Escapes a source's text for YAML that dbt renders, so that Jinja does not interpret braces.
+    """Escapes text from a source for YAML that dbt renders.
 
-    Jinja also removes a trailing line break, and replaces carriage returns with line feeds.
+    Otherwise, Jinja would interpret braces, remove a trailing line break, and replace carriage
+    returns with line feeds.
     """
     return _NOT_AS_IT_IS.sub(lambda found: "{{ " + _quote(found[0]) + " }}", text)
 
 
 def _sentence(comment: str) -> str:
-    """Returns a database's comment as one line that ends with punctuation."""
+    """Converts a comment in a database to one line that ends with punctuation."""
     text = " ".join(comment.split())
     return text if not text or text[-1] in ".!?…:;" else f"{text}."
 
@@ -201,8 +202,8 @@ def _jinja_value(value: Any) -> str:
         entries = (f"{_quote(name)}: {_jinja_value(each)}" for name, each in value.items())
         return f"{{{', '.join(entries)}}}"
     literal = _quote(str(value))
-    # dbt parses a plain literal without Jinja, and would not resolve escapes. The concatenation
-    # makes it an expression, which Jinja evaluates.
+    # dbt parses a plain literal without Jinja, so it would not resolve escapes. The concatenation
+    # turns the literal into an expression, which Jinja evaluates.
     return f"{literal} ~ ''" if "\\" in literal else literal
 
 

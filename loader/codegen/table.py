@@ -39,19 +39,19 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A raw table, to be declared in dbt.
+    """A raw table that codegen declares in dbt.
 
     Attributes:
         source: the source's name in the spec.
-        spec_name: the table's name in the spec, which `--select` and `--history` match.
+        spec_name: the table's name in the spec. `--select` and `--history` match this name.
         name: the exact name of the raw table.
         schema: the namespace of the raw table.
         key: the primary key; empty if there is none.
         cursor: the cursor column; None for a full refresh without a cursor.
-        incremental: whether syncs read only changes; otherwise they read all rows.
-        state_in_lake: whether the table's cursor is in a state table of the same schema, which
-            tests require.
-        description: the comment on the table in the source.
+        incremental: whether syncs read only changes. If not, they read all rows.
+        state_in_lake: whether the table's cursor is in a state table in the same schema. Tests of
+            the state require this.
+        description: the table's comment in the source.
     """
 
     source: str
@@ -67,17 +67,17 @@ class Table:
 
     @property
     def full_name(self) -> str:
-        """``<source>.<table>``, as in state and messages."""
+        """``<source>.<table>``, as in the state and in messages."""
         return f"{self.source}.{self.name}"
 
     @property
     def selectable(self) -> str:
-        """The name with which ``--select`` and ``--history`` are compared."""
+        """The name that the patterns of ``--select`` and ``--history`` must match."""
         return f"{self.source}.{self.spec_name}"
 
 
 def make_safe(name: str) -> str:
-    """Converts a name to lower-case letters, digits and underscores, for a model and its file."""
+    """Converts a name to lower-case letters, digits and underscores, for use as a model's name."""
     folded = unicodedata.normalize("NFKD", name.casefold())
     letters = "".join(mark for mark in folded if not unicodedata.combining(mark))
     if re.fullmatch(r"[a-z0-9_]+", letters):
@@ -91,15 +91,15 @@ def is_plain(name: str) -> bool:
 
 
 def assign_names(proposals: Mapping[str, str], remembered: Mapping[str, str]) -> dict[str, str]:
-    """Assigns each item a unique name.
+    """Assigns a unique name to each item.
 
-    Existing names stay. If several new items have the same proposal, the item with exactly this
-    name gets the proposal. If no item has this name, the first item in alphabetical order gets it.
-    All other items get a number.
+    Existing names are kept. If several new items have the same proposed name, it goes to the item
+    whose exact name it is, or else to the first item in alphabetical order. For all other items, a
+    number is appended to the proposed name.
 
     Args:
         proposals: maps the exact name of each item to its proposed name.
-        remembered: the existing names, including the names of items that are not selected.
+        remembered: the existing names, including those of items that are not selected.
     """
     names = {exact: remembered[exact] for exact in proposals if exact in remembered}
     taken = {name.lower() for name in remembered.values()}
@@ -116,7 +116,7 @@ def assign_names(proposals: Mapping[str, str], remembered: Mapping[str, str]) ->
 
 @dataclass(frozen=True)
 class NotSynced:
-    """Reports a table of the spec that has no raw table yet, so its models could not be built."""
+    """A table of the spec that has no raw table yet. Its models could not be built."""
 
     name: str
 
@@ -126,8 +126,8 @@ def describe_tables(
 ) -> Iterator[Table | NotSynced | LoaderError]:
     """Yields the selected tables, and an error for each table that could not be read.
 
-    A table that several sources share is yielded once, for the first source. Its key begins with
-    the column that contains the source's name.
+    A table that several sources share is yielded only once, for the first source. Its key begins
+    with the column that contains the source's name.
 
     Raises:
         SpecError: if a selection matches nothing.
@@ -160,7 +160,7 @@ def _table(pipeline: Pipeline, part: PlannedSource, plan: TablePlan) -> Table:
         key=(SOURCE_NAME, *plan.key) if plan.is_shared and plan.key else plan.key,
         cursor=plan.cursor,
         incremental=plan.mode != FULL_REFRESH,
-        # The test state_consistent reads state only from the schema of the raw tables.
+        # The `state_consistent` test reads state only from the schema of the raw tables.
         state_in_lake=pipeline.spec.state_schema_of(part.spec) == lake.schema,
         description=plan.table.comment,
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-# Values of these keys are written in one line.
+# The values of these keys are written on one line.
 _IN_LINE = frozenset({"unique_key", "warn_after", "error_after", "quoting"})
 
 
@@ -26,7 +26,7 @@ class _Dumper(yaml.SafeDumper):
         return True
 
     def choose_scalar_style(self) -> Any:
-        # Within single quotes, YAML would double the single quotes in Jinja expressions.
+        # In single-quoted YAML, the single quotes of Jinja expressions would be doubled.
         style = super().choose_scalar_style()
         return '"' if style == "'" else style
 
@@ -49,12 +49,12 @@ def _style(value: Any, key: Any = None) -> Any:
 
 
 def lines(value: Any) -> list[str]:
-    """Returns the lines of a value in block style, without indentation."""
+    """Returns the lines of a value in block style. They start at column 0."""
     return _dump(_style(value), flow=False).splitlines()
 
 
 def in_line(key: str, value: Any) -> str | None:
-    """Returns a value as the text after `key: `, or None if it needs more than one line."""
+    """Returns the text of a value after `key: `, or None if it needs more than one line."""
     [first, *more] = lines({"k": _style(value, key)})
     return None if more or first == "k:" else first.removeprefix("k: ")
 
@@ -69,8 +69,8 @@ def document(value: Any, header: str, spaced: tuple[int, ...]) -> str:
 
     Args:
         header: comments at the top.
-        spaced: a list item gets a blank line before it if its dash has one of these indents, unless
-            the item is the first of its list.
+        spaced: indents. A list item whose dash has one of these indents is preceded by a blank
+            line, unless it is the first item of its list.
     """
     output: list[str] = []
     for line in lines(value):

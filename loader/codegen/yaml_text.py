@@ -1,7 +1,7 @@
-"""Edits a YAML file to contain given data, with as few changes to its text as possible.
+"""Edits the text of a YAML file so that it contains given data, with as few changes as possible.
 
-Comments, order, quotes, blank lines and anchors do not change. The parser is the same as in dbt.
-Every result is parsed and compared with the given data. If the result differs from the data, or a
+Comments, order, quotes, blank lines and anchors are preserved. The parser is the same as in dbt.
+Every result is parsed and compared with the given data. If it differs from the data, or if a
 comment would be lost, the edit is refused.
 """
 
@@ -24,12 +24,12 @@ _BLOCK_SCALARS = ("|", ">")
 
 
 def in_brackets(node: yaml.Node) -> bool:
-    """Returns whether a mapping or a list is in flow style, with brackets."""
+    """Returns whether a mapping or a list is in flow style, which means in brackets."""
     return isinstance(node, yaml.CollectionNode) and bool(node.flow_style)
 
 
 class _Composer(yaml.SafeLoader):
-    """Composes nodes with their positions. Replaces each alias with a scalar at its position."""
+    """Composes nodes with their positions. An alias becomes a scalar at the alias's position."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -48,13 +48,13 @@ class Layout:
 
     @cached_property
     def root(self) -> yaml.Node | None:
-        """The document's root node; None if the text is empty or has only comments."""
+        """The document's root node; None if the text is empty or contains only comments."""
         node: yaml.Node | None = _Composer(self.text).get_single_node()
         return node
 
     @cached_property
     def comments(self) -> list[tuple[int, int]]:
-        """The start and end of each comment, in order. Comments begin with # outside of scalars."""
+        """The start and end of each comment, in order. A # outside of scalars begins a comment."""
         scalars = sorted(self._scalars(self.root))
         comments: list[tuple[int, int]] = []
         position = 0
@@ -81,7 +81,8 @@ class Layout:
             data: the parsed data of the text.
 
         Returns:
-            None if the entry is not in the text, but comes from an alias or a merged mapping.
+            The start and the node, or None if the text does not contain the entry itself, because
+            it comes from an alias or a merged mapping.
         """
         node, start = self.root, 0
         for depth, name in enumerate(path):
@@ -103,7 +104,7 @@ class Layout:
         return (start, node) if node is not None else None
 
     def end(self, node: yaml.Node) -> int:
-        """Returns the end of a node's text, without trailing white space and comments."""
+        """Returns the end of a node's text. Excludes trailing white space and comments."""
         start, end = node.start_mark.index, int(node.end_mark.index)
         if isinstance(node, yaml.ScalarNode):
             if node.style in _BLOCK_SCALARS:
@@ -149,8 +150,8 @@ class Layout:
             return []
         if isinstance(node, yaml.ScalarNode):
             start, end = node.start_mark.index, self.end(node)
-            # A comment may follow the | of a block scalar, so the scalar's text begins after this
-            # line.
+            # A comment may follow the | of a block scalar, so the scalar's text begins after the
+            # end of this line.
             return [(self.line_end(start) if node.style in _BLOCK_SCALARS else start, end)]
         if isinstance(node, yaml.MappingNode):
             parts = [part for pair in node.value for part in pair]
@@ -159,7 +160,7 @@ class Layout:
         return [span for part in parts for span in self._scalars(part)]
 
 
-# Lists whose items are separated by a blank line.
+# The keys of lists whose items are separated by blank lines.
 _SPACED = frozenset({"sources", "tables", "models"})
 
 
@@ -175,7 +176,7 @@ class Edits:
         self._edits: list[tuple[tuple[int, int, bool], str]] = []
 
     def apply(self, old: Mapping[Any, Any], new: Mapping[Any, Any]) -> str:
-        """Returns the text after all edits from the data `old` to the data `new`."""
+        """Returns the text after the edits that change its data from `old` to `new`."""
         root, text = self.layout.root, self.layout.text
         if root is None or isinstance(root, yaml.ScalarNode):
             end = len(text)
@@ -203,7 +204,7 @@ class Edits:
             return False
         for key in removed_keys:
             if key not in pairs:
-                raise EditRefused  # the key comes from another mapping, by `<<`
+                raise EditRefused  # the key comes from another mapping, which `<<` merges
             self._remove(node.value, [k.value for k, _ in node.value].index(key))
         for key in kept:
             if not same(old[key], new[key]):
@@ -345,7 +346,7 @@ class Edits:
         if self._begins_line(start):
             line = self.layout.line_start(start)
             self._add_edit(line, self.layout.next_line(self.layout.end(last)), "")
-        # The first entry of a list item follows the dash, so the next entry moves up.
+        # The first entry of a list item is on the line of the dash, so the next entry moves there.
         elif place + 1 < len(entries) and not listed:
             self._add_edit(start, entries[place + 1][0].start_mark.index, "")
         else:
@@ -361,32 +362,33 @@ class Edits:
         return found
 
     def _format_block(self, written: list[str], column: int) -> str:
-        """Indents lines to a column, and joins them with line breaks. Empty lines stay empty."""
+        """Indents lines to a column and joins them with line breaks. Empty lines stay empty."""
         indented = (" " * column + line if line else "" for line in written)
         return "".join(line + self.layout.newline for line in indented)
 
     def _join_after(self, written: list[str], column: int) -> str:
-        """Joins lines. The first line is not indented, because its position is already indented."""
+        """Joins lines and indents all but the first, which starts at an indented position."""
         return self._format_block(written, column)[column:].removesuffix(self.layout.newline)
 
     def _add_edit(self, start: int, end: int, text: str, before: bool = False) -> None:
-        # At one position, an insertion after an entry precedes an insertion before the next entry.
+        # If two insertions have the same position, the one after the previous entry comes before
+        # the one before the next entry.
         self._edits.append(((start, end, before), text))
 
 
-# Like dbt, use the C parser if PyYAML has it.
+# Like dbt, uses the C parser if PyYAML has it.
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _REMEDY = "Correct the file, or delete it, so that codegen writes it again; nothing was changed"
 
 
 class YamlText:
-    """A text that contains one YAML mapping, or is empty.
+    """A text that is empty or contains one YAML mapping.
 
     Args:
         where: the file, for errors.
 
     Raises:
-        SpecError: if the text is anything else.
+        SpecError: if the text is not valid YAML, or contains anything but a mapping.
     """
 
     def __init__(self, text: str, where: str) -> None:
@@ -396,7 +398,7 @@ class YamlText:
         self.layout = Layout(self.text)
         try:
             data = yaml.load(self.text, Loader=_Loader)
-            same(data, data)  # RecursionError if an alias refers to its own container
+            same(data, data)  # raises RecursionError if an alias refers to its own container
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise _not_yaml(error, where) from None
         if data is not None and not isinstance(data, dict):
@@ -406,7 +408,7 @@ class YamlText:
         self.data: dict[Any, Any] = data or {}
 
     def comments(self) -> Counter[str]:
-        """Counts the text's comments."""
+        """Returns the text's comments, each with the number of its occurrences."""
         return Counter(self.text[start:end].rstrip() for start, end in self.layout.comments)
 
     def has_comment(self, path: Path, removed: bool) -> bool:
@@ -423,11 +425,10 @@ class YamlText:
         return self.layout.has_comment(start, self.layout.line_end(end) if removed else end)
 
     def update_to(self, target: Mapping[Any, Any]) -> str:
-        """Edits the text to contain the data `target`, and returns the result.
+        """Edits the text so that it contains the data `target`, and returns the result.
 
         Raises:
-            EditRefused: if the text cannot be edited only by adding, replacing and removing
-                entries.
+            EditRefused: if adding, replacing and removing entries is not enough.
         """
         if same(self.data, target):
             return self._mark + self.text
