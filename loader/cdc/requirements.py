@@ -458,7 +458,7 @@ def list_setup_sql(name: str, role: str, tables: Mapping[str, str | None]) -> li
 
 
 def _format_table(table: str) -> str:
-    """Formats a table's name as SQL. Returns a placeholder for a wildcard, to be filled in."""
+    """Formats a table's name as SQL. A wildcard becomes a placeholder that the user fills in."""
     if is_wildcard(table):
         return f"<the tables that {table} matches>"
     parts = table.split(".")

@@ -365,7 +365,7 @@ class TableDefinitions:
     ) -> tuple[Mapping[str, Partition], str]:
         """Returns a table's partitions, and the reason why all rows must be read again.
 
-        The reason is "" if they need not be. Also stores the table's fingerprints in `catalogs`.
+        If there is no such reason, it is "". Also stores the table's fingerprints in `catalogs`.
         """
         with self.database.connect(self.get_location(table)) as connection:
             fingerprints = read_fingerprints(connection, self._quote_relation(table))

@@ -167,7 +167,7 @@ def record_archive(home: SparkHome, java: Java) -> None:
     If another process is already recording the archive, waits until it has finished.
 
     Raises:
-        _NotRecordedError: if Java cannot record the archive, or the archive cannot be written.
+        _NotRecordedError: if Java cannot record the archive, or its folder is not writable.
     """
     folder = _folder(home, java)
     try:

@@ -31,7 +31,7 @@ MIRROR_VARIABLE = "STRANDLINE_MAVEN_MIRROR"
 JARS_VARIABLE = "STRANDLINE_JARS"
 """A folder of jars for images and hosts without a network. It is searched before the cache."""
 CACHE_VARIABLE = "STRANDLINE_CACHE"
-"""The cache folder; by default `~/.cache/strandline`."""
+"""The cache folder. The default is `~/.cache/strandline`."""
 
 _MAVEN_CENTRAL = "https://repo1.maven.org/maven2"
 _TIMEOUT_SECONDS = 60

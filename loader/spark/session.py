@@ -32,8 +32,8 @@ SUBSTITUTION = "spark.sql.variable.substitute"
 _REQUIRED = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "false",
-    # Undecodable bytes become U+FFFD, which the loader detects and reports with the file's path.
-    # Spark 4's error does not contain the path.
+    # Undecodable bytes become U+FFFD. The loader detects this, and its error contains the path of
+    # the file, unlike Spark 4's error.
     "spark.sql.legacy.codingErrorAction": "true",
     SUBSTITUTION: "false",
 }

@@ -230,7 +230,7 @@ def record_writers(iceberg: Any, table: Any, spec: Any, form: Any) -> Callable[[
     Iceberg 1.12 removes `GenericAppenderFactory`, but its successor is not public in 1.10.
 
     Args:
-        iceberg: the package `org.apache.iceberg`.
+        iceberg: the `org.apache.iceberg` package.
         table: Iceberg's table object.
         spec: the partition spec for the new files.
         form: the file format.

@@ -1,4 +1,4 @@
-"""Parses a spec's YAML. Preserves the text of cursors and secrets, and rejects duplicate keys."""
+"""Parses a spec's YAML. Reads cursors and secrets as strings, and rejects duplicate keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_VALUES = 100_000  # values after aliases are expanded; even a thousand tabl
 _MAX_DIGITS = 1_000
 _TAG_MISMATCH = "this value does not have the type of its `!!` tag"
 TEXT_KEYS = frozenset({"initial_cursor"})
-"""Keys whose values are always read as strings. The values of secret keys are, too.
+"""Keys whose values are always read as strings, like the values of secret keys.
 
 YAML would parse 2025-01-01 as a date, 1.50 as a float and the password 0123 as the number 83."""
 

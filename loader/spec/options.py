@@ -173,12 +173,12 @@ class ReconcileOptions(Strict):
 
     @property
     def seconds(self) -> float:
-        """The option `every`, in seconds."""
+        """The `every` option, in seconds."""
         return float(seconds_of(self.every, "", ""))
 
     @property
     def share(self) -> float:
-        """The option `budget` as a number above 0 and at most 1."""
+        """The `budget` option, as a number above 0 and at most 1."""
         return float(self.budget.rstrip("% ")) / 100
 
 

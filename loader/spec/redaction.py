@@ -94,7 +94,7 @@ def is_secret_key(key: str) -> bool:
 def java_regex(configured: str | None, keys: Iterable[str]) -> str:
     """Returns the value of `spark.redaction.regex`.
 
-    It matches what the user's pattern or the loader's pattern matches, and `keys`.
+    The pattern combines the user's pattern, the loader's pattern and the given `keys`.
     """
     exact = "|".join(re.escape(key) for key in sorted(keys))
     parts = [f"(?:{configured})"] if configured and configured != SPARK_REGEX else []

@@ -284,7 +284,7 @@ def describe_late_rows(plan: TablePlan, snapshot: Snapshot, lake: Lake) -> list[
 
 
 def _describe_seen(plan: TablePlan, lake: Lake) -> str:
-    """Describes how late rows in the raw table were, and how many of their times are truncated."""
+    """Describes how late rows in the raw table were, and the number of truncated times."""
     cursor = plan.cursor
     if cursor is None or not lake.exists(plan.lake_table) or not lake.exists(LEDGER):
         return ""

@@ -103,7 +103,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class _Extracted:
-    """The rows of a batch with their counts.
+    """The rows of a batch and their counts.
 
     Attributes:
         rows: the rows; None if there is no row to append, such as if all rows were redelivered.
@@ -419,7 +419,7 @@ def _compare_with_raw(
 
 
 def _starts_at_cursor(sync: SyncContext, planned: PlannedBatch) -> bool:
-    """Returns whether a simple query for rows above the stored cursor could replace this batch."""
+    """Returns whether a simple query for rows above the stored cursor would be possible instead."""
     window = planned.window
     return planned.mode == INCREMENTAL and has_plain_cursor(
         sync.plan, window.cursor, window.stored_cursor

@@ -50,7 +50,7 @@ class CrashPoint:
     Attributes:
         step: one of :data:`STEPS`.
         table: ``source.table``; None means the first table that reaches the step.
-        times: how many more times the table must reach the step.
+        times: the number of times that the table must still reach the step.
     """
 
     step: str

@@ -24,7 +24,7 @@ from loader.sync.ownership import select_own_rows
 from loader.sync.table_plan import FULL_REFRESH, TablePlan
 
 _UNMASKED = "none"
-"""The value that is stored for a column without a mask."""
+"""The value that is stored for a column that has no mask."""
 
 
 def describe_masks(

@@ -161,7 +161,7 @@ def select_own_rows(plan: TablePlan, raw: DataFrame) -> DataFrame:
 
 
 def is_loaded_by(lake: Lake, table: str, names: Sequence[str]) -> bool:
-    """Returns whether a raw table's properties or commits contain a source.
+    """Returns whether a source has loaded a raw table, according to its properties or commits.
 
     Args:
         names: the current and former names of the source.

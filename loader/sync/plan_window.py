@@ -282,7 +282,7 @@ def choose_window(
     Args:
         added: columns that were added to the source since the last batch.
         included: the added columns that the spec excluded until now.
-        preview: whether only the window is needed. If so, the source need not prepare to read rows.
+        preview: whether only the window is needed. If so, the source does not prepare to read rows.
 
     Raises:
         TableError: if rows have a null cursor and the spec forbids null cursors.

@@ -338,7 +338,7 @@ def _quotes_no_value(cause: Any) -> bool:
     """Returns whether an error's message certainly contains no value of a row.
 
     The driver and the server quote values that they cannot convert. Debezium's JSON parser quotes
-    its input, and its errors are `IOException`s, too.
+    its input, and raises `IOException`s, as Java's own classes do.
     """
     import jpype
 

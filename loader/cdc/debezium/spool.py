@@ -196,24 +196,24 @@ class Placeholder:
     """The forms of Debezium's placeholder for a value that the log omits.
 
     Attributes:
-        text: the placeholder in strings, numbers and string arrays.
+        text: the placeholder for strings, numbers and arrays of strings.
     """
 
     text: str
 
     @property
     def binary(self) -> str:
-        """The placeholder in a binary value, in base64."""
+        """The placeholder for binary values, in base64."""
         return base64.b64encode(self.text.encode()).decode()
 
     @property
     def codes(self) -> list[int]:
-        """The placeholder in an array of integers or dates: the character codes of :attr:`text`."""
+        """The placeholder for arrays of integers or dates: the character codes of :attr:`text`."""
         return list(self.text.encode())
 
     @property
     def uuid(self) -> str:
-        """The placeholder in an array of UUIDs (Java's `nameUUIDFromBytes`)."""
+        """The placeholder for arrays of UUIDs, computed like Java's `nameUUIDFromBytes`."""
         digest = hashlib.md5(self.text.encode(), usedforsecurity=False).digest()
         return str(uuid.UUID(bytes=digest, version=3))
 

@@ -20,7 +20,7 @@ from loader.sources.interface import Progress, Request
 Key = tuple[str | None, str]
 """A stream's namespace and name."""
 KeysByName = Mapping[str, set[Key]]
-"""Maps a name without a namespace to the keys of all streams with this name."""
+"""Maps a name (which excludes the namespace) to the keys of all streams that have this name."""
 
 
 class _Stream(TypedDict, total=False):
@@ -44,7 +44,7 @@ def key_of(descriptor: Mapping[str, Any]) -> Key:
 
 
 def group_by_name(keys: Iterable[Hashable]) -> KeysByName:
-    """Groups the keys of streams by their names without a namespace."""
+    """Groups the keys of streams by name, ignoring the namespace."""
     keys_by_name: dict[str, set[Key]] = {}
     for key in keys:
         if isinstance(key, tuple):

@@ -257,7 +257,7 @@ def _to_days(value: Any) -> int:
 
 
 def _to_microseconds(value: Any) -> int:
-    """Returns a time in microseconds. Truncates finer fractions. Without an offset, assumes UTC."""
+    """Returns a time in microseconds, truncated. A time that has no offset is in UTC."""
     if type(value) is not str or len(value) > _LONGEST_TIME:
         raise ConversionError
     return _parse_microseconds(value)

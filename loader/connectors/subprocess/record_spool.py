@@ -31,7 +31,7 @@ class Counts:
     Attributes:
         rows, size: the number of records, and their size on disk in bytes.
         low, high: the lowest and highest cursors, in the format of the spool.
-        nulls: the number of records without a cursor.
+        nulls: the number of records that have no cursor.
         future: the number of records whose cursor is in the future.
         deletions: the number of deletions.
     """

@@ -232,7 +232,7 @@ class Child:
                 self._child.send_signal(number)
 
     def _has_live_processes(self) -> bool:
-        """Returns whether the group still has a running process, which need not be the child."""
+        """Returns whether any process in the group is still running."""
         if not self._own_group:
             return self._child.poll() is None
         try:
