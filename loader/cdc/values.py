@@ -201,7 +201,7 @@ def _refuse_overflow(raw: Column, value: Column, column: LoggedColumn) -> Column
     spark_type = "timestamp" if column.kind == "timestamptz" else "timestamp_ntz"
     if column.kind == "timestamptz":
         is_too_late = value.isNull()
-    else:  # if it is too late, Debezium's number has overflowed
+    else:  # a time that is too late has overflowed Debezium's number
         is_too_late = (raw < _MIN_MICROSECONDS) & ~raw.isin(*_INFINITE_MICROSECONDS)
     refusal = f.raise_error(
         f.lit(

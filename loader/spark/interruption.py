@@ -32,7 +32,7 @@ def interruptible(end: Callable[[], object]) -> Iterator[None]:
 
 
 def interrupt() -> None:
-    """Ends all interruptible work of this process. The work then fails with errors."""
+    """Ends all interruptible work of this process. The interrupted work then raises errors."""
     with _lock:
         _interrupted.set()
         running = list(_running)

@@ -1,4 +1,4 @@
-"""Finds the jar that a driver or an executor lacks from the error about a missing class."""
+"""Determines which jar the driver or an executor lacks, from an error about a missing class."""
 
 from __future__ import annotations
 

@@ -262,7 +262,7 @@ def _validate(
         *check_unique_names(destinations),
         *check_former_names(sources),
     ]
-    # Documents with errors are not in these lists, so references are checked only without errors.
+    # These lists lack documents with errors, so references are checked only if there are none.
     if not errors and (sources or needs_source):
         errors = check_references(sources, destinations, str(path))
     if errors:

@@ -109,7 +109,7 @@ def _finish_without_rows(sync: SyncContext, batch: Batch) -> None:
     plan, lake, drift = sync.plan, sync.lake, batch.drift
     ensure_raw_table(sync, batch.state.batch)
     if drift.raw is None or drift.idle.excluded == drift.before.excluded or not plan.key:
-        # If there is no key, the next rows begin a new generation if the columns have changed.
+        # In a table without a key, the next rows after a change of columns begin a new generation.
         return
     sync.lease.confirm()
     lake.set_properties(plan.lake_table, {property_of(plan.policy.source): drift.idle.text})

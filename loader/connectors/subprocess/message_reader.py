@@ -84,7 +84,7 @@ class Stream:
         )
 
     def has_ended_well(self) -> bool:
-        """Returns whether the stream has succeeded, even if the program fails later.
+        """Returns whether the stream has succeeded, so that a later failure has no effect on it.
 
         Returns False if its state covers all streams, because its last state may still follow.
         """
