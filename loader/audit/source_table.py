@@ -46,7 +46,7 @@ def find_table(source: Source, name: str, where: str) -> TableRef:
 def choose_key(
     table: SourceTable, copy: CopiedTable, chosen: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """Returns the columns by which rows are compared, in the spelling of the source.
+    """Returns the columns by which rows are compared, spelled as in the source.
 
     Args:
         chosen: the columns of `--key`; empty uses the primary key.
@@ -108,7 +108,7 @@ def _require_column(copy: CopiedTable, name: str, option: str) -> None:
 
 
 def find_column(table: SourceTable, name: str, option: str) -> str:
-    """Returns a column in the spelling of the source.
+    """Returns a column spelled as in the source.
 
     Raises:
         SpecError: if the table has no such column.

@@ -105,7 +105,7 @@ class Lake:
         """Returns whether the table exists."""
         if table == self._unchanging:
             with suppress(Py4JJavaError, AnalysisException):
-                self.handle(table)  # costs less than a query, because later steps need the handle
+                self.handle(table)  # cheaper than a query; later steps need the handle, too
                 return True
         try:
             return self.spark.catalog.tableExists(self.name(table))

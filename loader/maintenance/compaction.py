@@ -162,11 +162,11 @@ def compact_raw(
 def compact_system_table(
     lake: Lake, table: str, upkeep: Upkeep, order: str = ""
 ) -> CompactionResult:
-    """Merges small files and expires old snapshots of state or ledger.
+    """Merges small files and expires old snapshots of the state or ledger table.
 
     Args:
         order: the columns by which a sync selects rows. The rows are sorted by these columns and
-            written in small row groups, so that a sync reads few rows of other tables.
+            written in small row groups, so that a sync skips most rows of other source tables.
 
     Raises:
         Timeout: if another process has been writing to the table for a minute.

@@ -79,9 +79,9 @@ def load_profile(
 
     Raises:
         SpecError: if the file, the profile, the target or a variable is missing, or the target
-            is not a Spark session.
+            does not use dbt-spark's `session` method.
     """
-    # dbt usually runs in the project's folder. For the loader, this is the folder of the spec.
+    # dbt usually runs in the project's folder. The loader treats the spec's folder as that folder.
     env = {**(os.environ if env is None else env), "PWD": str(folder.absolute())}
     path = _find(folder, profiles_dir, env)
     profiles = _read(path)

@@ -210,7 +210,7 @@ class ColumnSelection(Strict):
         return bool(_match_columns([name], self.exclude or ()))
 
     def check_names(self, names: Sequence[str], where: str, allows_wildcards: bool = False) -> None:
-        """Checks that each name and wildcard matches a column.
+        """Checks that each name and wildcard in `include` and `exclude` matches a column.
 
         Args:
             names: all columns of the table.

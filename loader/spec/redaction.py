@@ -158,7 +158,7 @@ def _mask(text: str, spans: Iterable[tuple[int, int]], longest: int) -> str:
 
 
 def _find_matches(text: str) -> Iterator[re.Match[str]]:
-    """Yields matches at the usual positions of secrets. Takes linear time."""
+    """Yields matches where secrets usually appear. Takes linear time."""
     quoted: set[int] = set()
     for pattern in _PATTERNS:
         for match in pattern.finditer(text):

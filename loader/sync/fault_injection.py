@@ -73,7 +73,10 @@ class FaultInjection:
 
     @property
     def has_several_points(self) -> bool:
-        """Returns whether there are several crash points, which tables must reach concurrently."""
+        """Returns whether there are several crash points.
+
+        If so, the tables must reach them concurrently.
+        """
         return len(self.points) > 1
 
     def report_step(self, step: str, table: str) -> None:

@@ -216,7 +216,7 @@ def plan_state(plan: TablePlan, prior: PriorState, bounds: Bounds, is_full: bool
     """Returns the state after a window is published, but without the boundary digest.
 
     Args:
-        is_full: whether the batch reads all rows in a new generation.
+        is_full: whether the batch reloads all rows into a new generation.
     """
     before = prior.state
     return TableState(

@@ -18,8 +18,8 @@ def record(
         commit: the batch's commit; None if nothing was appended.
 
     Returns:
-        The prior state of the next batch, and the sum of all ledger rows. The sum is None unless
-        this is the sync's last batch.
+        The prior state of the next batch, and the sum of the ledger rows of this sync. The sum is
+        None unless this is the sync's last batch.
     """
     row = batch.record
     redelivered = row.rows_redelivered or 0

@@ -50,7 +50,7 @@ class DatasetName:
 
 
 def name_location(location: str) -> DatasetName:
-    """Names the table in a folder, from the folder's URL or path.
+    """Derives a dataset name for the table in a folder from the folder's URL or path.
 
     Example:
         >>> name_location("s3a://lake/warehouse/raw/orders")

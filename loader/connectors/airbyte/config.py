@@ -111,7 +111,9 @@ class ConfigUpdates:
         return {**config, **values}
 
     def store_update(self, control: Mapping[str, Any]) -> bool:
-        """Stores the refreshed values in a control message. Returns False if there is no file.
+        """Saves the refreshed values of a control message.
+
+        Returns False if no file is configured for them.
 
         Raises:
             TableError: if the file is not writable.

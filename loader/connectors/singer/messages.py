@@ -155,7 +155,7 @@ def build_state_input(
 
 
 def _remove_streams(value: Any, restarted: set[Hashable], aliases: Mapping[str, str]) -> Any | None:
-    """Removes the bookmarks of streams from a state. Returns None if this is impossible."""
+    """Removes the restarted streams' bookmarks from a state. Returns None if this is impossible."""
     marks = value.get("bookmarks") if isinstance(value, dict) else None
     if (
         not isinstance(marks, dict)
@@ -164,5 +164,6 @@ def _remove_streams(value: Any, restarted: set[Hashable], aliases: Mapping[str, 
     ):
         return None
     remaining = {name: mark for name, mark in marks.items() if aliases[name] not in restarted}
-    # Omits `currently_syncing`. With it, a tap may begin with this stream and skip earlier ones.
+    # Omits `currently_syncing`. If it is kept, a tap may begin with the stream that it names, and
+    # skip the streams before it.
     return {"bookmarks": remaining}

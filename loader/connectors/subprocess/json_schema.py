@@ -88,7 +88,7 @@ def build_columns(
         where: the table, for messages.
 
     Raises:
-        TableError: if the schema's references lead to too many parts.
+        TableError: if the schema has too many parts after its references are expanded.
     """
     fields = schema.get("properties")
     declared = fields if isinstance(fields, dict) else {}
