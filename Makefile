@@ -51,6 +51,7 @@ SEAWEEDFS := $(VENV)/.seaweedfs
 PLAYWRIGHT := $(VENV)/.playwright
 PEERS := $(VENV)-peers
 DOCS := $(VENV)-docs
+export AIRFLOW := $(abspath $(VENV)-airflow)
 export CONNECTORS := $(abspath $(VENV)-connectors)
 export READERS := $(abspath $(VENV)-readers)
 
@@ -140,6 +141,14 @@ $(CONNECTORS)/.installed $(CONNECTORS)-cloudquery/.installed: .ci/venv
 
 connectors: $(CONNECTORS)/.installed $(CONNECTORS)-cloudquery/.installed
 
+# Airflow has its own environment, as its users have it, and runs the loader of the main one.
+$(AIRFLOW)/.installed: tests/schedulers/airflow.txt pyproject.toml .ci/venv
+	bash .ci/venv "$(@D)"
+	echo "installing Airflow into $(@D)"
+	"$(@D)/bin/python" -m pip install --quiet --disable-pip-version-check -r $<
+	echo '*' > "$(@D)/.gitignore"
+	touch $@
+
 # PyIceberg and DuckDB, with which tests/cluster/test_readers.py reads the lake as other programs do.
 $(READERS)/.installed: tests/cluster/readers.txt .ci/venv
 	bash .ci/venv "$(@D)"
@@ -150,7 +159,7 @@ $(READERS)/.installed: tests/cluster/readers.txt .ci/venv
 test-cluster: $(READERS)/.installed
 
 # Installs what the tests need in addition to the package, once.
-test-environment: drivers $(DEBEZIUM) connectors archive
+test-environment: drivers $(DEBEZIUM) connectors $(AIRFLOW)/.installed archive
 
 test: test-environment
 	eval '$(PYTEST) --durations 10 --durations-min 1' "$(TESTS)"
@@ -213,5 +222,5 @@ nemesis: archive
 	"$(BIN)/python" -m benchmarks.nemesis $(NEMESIS)
 
 clean:
-	rm -rf dist "$(VENV)" "$(PEERS)" "$(CONNECTORS)" "$(CONNECTORS)-cloudquery" "$(READERS)" "$(DOCS)" build/docs "$(VENV)-audit" "$(VENV)-spark35" "$(VENV)"-python3.* sbom.json target logs dbt_packages .strandline \
+	rm -rf dist "$(VENV)" "$(PEERS)" "$(CONNECTORS)" "$(CONNECTORS)-cloudquery" "$(AIRFLOW)" "$(READERS)" "$(DOCS)" build/docs "$(VENV)-audit" "$(VENV)-spark35" "$(VENV)"-python3.* sbom.json target logs dbt_packages .strandline \
 	    .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -28,9 +28,13 @@ class LoaderError(Exception):
         what: the problem, as a sentence without a full stop.
         where: the location: a file, document, key, table or connection.
         remedy: the instruction to the user, as an imperative sentence.
+
+    Attributes:
+        is_retryable: whether the same run may succeed later without a change by a person.
     """
 
     exit_code = 1
+    is_retryable = True
 
     def __init__(self, what: str, *, where: str = "", remedy: str = "") -> None:
         super().__init__(what)
@@ -47,6 +51,7 @@ class SpecError(LoaderError):
     """The usage, spec, profile or installation is invalid, so no table was synced. Exit code 2."""
 
     exit_code = 2
+    is_retryable = False
 
 
 class TableError(LoaderError):
@@ -64,6 +69,8 @@ class LockedError(TableError):
 class DamagedError(TableError):
     """A table in the lake has a truncated, corrupt or missing file. Exit code 1."""
 
+    is_retryable = False
+
 
 class StateError(TableError):
     """A stored cursor is invalid, or a cursor cannot be stored. The table is not reloaded."""
@@ -71,3 +78,5 @@ class StateError(TableError):
 
 class NewerStateError(StateError):
     """A newer version of the loader wrote the stored cursor. It is neither used nor replaced."""
+
+    is_retryable = False

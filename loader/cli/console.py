@@ -121,7 +121,12 @@ class Output:
         """Prints an error with its location and remedy, even if `quiet` is set."""
         trace = redact_foreign("".join(traceback.format_exception(error))) if self.debug else ""
         if self.json:
-            facts = {"what": error.what, "where": error.where, "remedy": error.remedy}
+            facts = {
+                "what": error.what,
+                "where": error.where,
+                "remedy": error.remedy,
+                "retryable": error.is_retryable,
+            }
             self._line(ERR, "error", **facts, **({"trace": trace} if trace else {}))
             return
         texts = [Text("error: ", style="bold red") + self.format_line(str(error))]

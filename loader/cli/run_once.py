@@ -54,9 +54,9 @@ _SOURCE_REMEDY = (
 
 _COLUMNS = (
     *("table", "status", "batch", "read", "appended", "redelivered", "cursor", "seconds"),
-    *("rows_below_cursor", "rows_at_cursor", "rows_cursor_unmoved", "complete_until"),
+    *("rows_below_cursor", "rows_at_cursor", "rows_cursor_unmoved", "complete_until", "error"),
 )
-"""The columns of the summary, which are the first attributes of :class:`TableResult`."""
+"""The columns of the summary, which are the attributes of :class:`TableResult`."""
 _TEXT_COLUMNS = 8
 """The number of columns in the summary of text output."""
 

@@ -18,13 +18,10 @@ from typing import Any
 
 import dagster as dg
 
-from loader.api import Event, Loader, TableResult, load_spec
-from loader.errors import JavaEndedError, LockedError, SpecError
-from loader.names import in_the_lake, is_wildcard
-from loader.spark.error_translation import ConnectionLostError
+from loader.api import Event, Loader, LoaderError, TableResult, load_spec
+from loader.schedulers.tables import list_tables, name_raw_table
 
 _KINDS = {"spark", "iceberg"}
-_RETRIED = (ConnectionLostError, JavaEndedError, LockedError)
 
 
 def build_assets(
@@ -39,7 +36,7 @@ def build_assets(
 
     The metadata of a materialization contain the batch, the row counts and the cursor. If a table
     fails, the step fails after the other tables are materialized. `retry_policy` applies only if
-    all failures are lost connections, an exited JVM or locked tables.
+    at least one error is retryable. An invalid spec, for example, is not.
 
     Args:
         config: the path of loader.yml.
@@ -50,7 +47,7 @@ def build_assets(
     Raises:
         SpecError: if the spec is invalid, or if it uses wildcards and `tables` is empty.
     """
-    names = list(tables) or _list_tables(config)
+    names = list(tables) or list_tables(config)
     keys = {_build_key(table): table for table in names}
     by_name = {"/".join(key.path).lower(): key for key in keys}
 
@@ -61,8 +58,11 @@ def build_assets(
             if event["event"] == "warning":
                 context.log.warning(event["text"])
 
-        with Loader(load_spec(config)) as loader:
-            result = loader.run(selected, on_event=log)
+        try:
+            with Loader(load_spec(config)) as loader:
+                result = loader.run(selected, on_event=log)
+        except LoaderError as error:
+            raise dg.Failure(str(error), allow_retries=error.is_retryable) from None
         for table in result.tables:
             # The name may have a different case in the database.
             key = by_name.get(table.table.replace(".", "/", 1).lower())
@@ -71,7 +71,7 @@ def build_assets(
         if result.errors:
             raise dg.Failure(
                 "\n".join(str(error) for error in result.errors),
-                allow_retries=all(isinstance(error, _RETRIED) for error in result.errors),
+                allow_retries=any(error.is_retryable for error in result.errors),
             )
 
     return dg.multi_asset(
@@ -86,20 +86,7 @@ def build_assets(
 
 def _build_key(table: str) -> dg.AssetKey:
     """Returns the asset key of `source.table`, which contains the raw table's name in the lake."""
-    source, _, name = table.partition(".")
-    return dg.AssetKey([source, in_the_lake(name)])
-
-
-def _list_tables(config: str | os.PathLike[str]) -> list[str]:
-    names = [(source, table) for source in load_spec(config).sources for table in source.tables]
-    for source, table in names:
-        if is_wildcard(table):
-            raise SpecError(
-                f"{table!r} is a wildcard, and Dagster needs the names of tables",
-                where=f"{source.where}.tables",
-                remedy="Pass the tables to build_assets; `loader discover` lists them",
-            )
-    return [f"{source.name}.{table}" for source, table in names]
+    return dg.AssetKey(name_raw_table(table).split("."))
 
 
 def _describe(table: TableResult) -> dict[str, Any]:

@@ -76,7 +76,7 @@ def test_a_table_that_fails_leaves_the_others_materialized(
 def test_a_spec_with_wildcards_needs_names(shop: Project) -> None:
     shop.sources[0]["tables"] = ["*"]
     shop.write()
-    with pytest.raises(SpecError, match="is a wildcard, and Dagster needs the names of tables"):
+    with pytest.raises(SpecError, match="is a wildcard, and a scheduler needs the names of tables"):
         build_assets(shop.folder / "loader.yml")
     assert build_assets(shop.folder / "loader.yml", ["shop.orders"]).keys == {ORDERS}
 

@@ -1,0 +1,186 @@
+"""Airflow runs the loader, with real DAGs in an environment of Airflow's own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from loader.lake.locks import lock_table
+from tests.services import Database
+from tests.services.server import PASSWORD
+from tests.sync.project import ROOT, Project
+
+FOLDER = Path(os.environ.get("AIRFLOW", ROOT / ".venv-airflow"))
+LOADER = Path(sys.executable).parent / "loader"
+ORDERS, CUSTOMERS = "x-strandline://shop/orders", "x-strandline://shop/customers"
+
+
+@dataclass
+class Airflow:
+    """An installation of Airflow with its own database and folder of DAGs."""
+
+    home: Path
+
+    def environment(self) -> dict[str, str]:
+        """Returns the variables of Airflow's processes."""
+        connection = {"conn_type": "postgres", "password": PASSWORD}
+        return {
+            **os.environ,
+            "AIRFLOW_HOME": str(self.home),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW_CONN_SHOP": json.dumps(connection),
+        }
+
+    def write(self, dags: str) -> None:
+        """Writes the only file with DAGs."""
+        folder = self.home / "dags"
+        folder.mkdir(exist_ok=True)
+        (folder / "dags.py").write_text(dags)
+
+    def start(self, dag: str) -> subprocess.Popen[str]:
+        """Starts a run of a DAG."""
+        return subprocess.Popen(
+            [FOLDER / "bin" / "python", ROOT / "tests/schedulers/airflow_run.py", dag],
+            env=self.environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, dag: str) -> tuple[dict[str, Any], str]:
+        """Runs a DAG. Returns its states and events, and its log."""
+        with self.start(dag) as process:
+            log, _ = process.communicate(timeout=300)
+        assert process.returncode == 0, log
+        *_, last = log.splitlines()
+        return json.loads(last), log
+
+
+@pytest.fixture(scope="module")
+def airflow(tmp_path_factory: pytest.TempPathFactory) -> Airflow:
+    if not (FOLDER / "bin" / "airflow").exists():
+        pytest.fail(f"there is no {FOLDER}: run `make test-environment`", pytrace=False)
+    installed = Airflow(tmp_path_factory.mktemp("airflow"))
+    subprocess.run(
+        [FOLDER / "bin" / "airflow", "db", "migrate"],
+        env=installed.environment(),
+        check=True,
+        capture_output=True,
+    )
+    return installed
+
+
+@pytest.fixture
+def shop(project: Project, postgres_database: Database) -> Project:
+    """A project with two tables, whose password is a variable."""
+    postgres_database.execute(
+        *(
+            statement
+            for table in ("orders", "customers")
+            for statement in (
+                f"create table {table} (id int primary key, version bigint)",
+                f"insert into {table} values (1, 5), (2, 6)",
+            )
+        )
+    )
+    options = {table: {"cursor_field": "version"} for table in ("orders", "customers")}
+    project.jdbc(postgres_database, ["orders", "customers"], table_options=options)
+    project.sources[0]["spec"]["password"] = "${PGPASSWORD}"
+    project.write()
+    return project
+
+
+def _read_example(shop: Project) -> str:
+    """Returns the DAGs of the page, with the paths of this test."""
+    page = (ROOT / "docs" / "schedulers.md").read_text()
+    [code] = [
+        block
+        for block in re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+        if "build_task_group" in block
+    ]
+    code = code.replace("/srv/shop/.venv/bin/loader", str(LOADER))
+    return str(code.replace("/srv/shop", str(shop.folder)))
+
+
+def test_the_example_of_the_page_emits_an_asset_for_each_table(
+    airflow: Airflow, shop: Project
+) -> None:
+    airflow.write(_read_example(shop))
+    result, log = airflow.run("shop")
+    assert result["state"] == "success", log
+    assert result["tasks"] == {
+        "strandline.load": ["success", 1],
+        "strandline.shop.orders": ["success", 1],
+        "strandline.shop.customers": ["success", 1],
+    }
+    assert result["events"].keys() == {ORDERS, CUSTOMERS}
+    orders = result["events"][ORDERS]
+    assert (orders["status"], orders["batch"], orders["rows_appended"]) == ("synced", 1, 2)
+    assert orders["cursor"] == "6"
+    assert shop.rows("select count(*) from raw.orders") == [(2,)]
+
+
+def test_a_locked_table_is_retried_and_leaves_the_assets_of_the_others(
+    airflow: Airflow, shop: Project
+) -> None:
+    airflow.write(_read_example(shop).replace("retries=2", "retries=1, retry_delay=0"))
+    with lock_table(shop.lake(), "orders", timeout=0):
+        result, log = airflow.run("shop")
+    assert result["state"] == "failed", log
+    assert result["tasks"] == {
+        "strandline.load": ["failed", 2],
+        "strandline.shop.orders": ["failed", 1],
+        "strandline.shop.customers": ["success", 1],
+    }
+    assert result["events"].keys() == {CUSTOMERS}
+    assert log.count("table shop.orders: another run holds this table") >= 2
+
+
+def test_an_invalid_spec_is_not_retried(airflow: Airflow, shop: Project) -> None:
+    airflow.write(_read_example(shop))
+    shop.sources[0]["destinations"] = ["sea"]
+    shop.write()
+    result, log = airflow.run("shop")
+    assert result["tasks"] == {
+        "strandline.load": ["failed", 1],
+        "strandline.shop.orders": ["failed", 1],
+        "strandline.shop.customers": ["failed", 1],
+    }
+    assert result["events"] == {}
+    assert "there is no destination 'sea'" in log
+    assert "shop.orders was not synced: see the log of strandline.load" in log
+
+
+@pytest.mark.parametrize("timeout", ["", ", execution_timeout=datetime.timedelta(seconds=10)"])
+def test_a_stopped_task_ends_its_loader(
+    airflow: Airflow, shop: Project, postgres_database: Database, timeout: str
+) -> None:
+    code = "import datetime\n" + _read_example(shop)
+    airflow.write(code.replace("retries=2", f"retries=0{timeout}"))
+    with contextlib.closing(postgres_database.connect()) as session, session.cursor() as cursor:
+        cursor.execute("begin")
+        cursor.execute("lock table orders in access exclusive mode")  # the sync waits for it
+        with airflow.start("shop") as process:
+            assert process.stdout is not None
+            log = ""
+            for line in process.stdout:
+                log += line
+                if not timeout and '"phase": ' in line and "shop.orders" in line:
+                    process.send_signal(signal.SIGTERM)
+                    timeout = "sent"
+    result = json.loads(log.splitlines()[-1])
+    assert result["tasks"]["strandline.load"] == ["failed", 1], log
+    assert result["events"].keys() <= {CUSTOMERS}
+    running = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
+    assert not [command for command in running if str(shop.folder / "loader.yml") in command]
