@@ -115,6 +115,7 @@ HEAVY = (
     "tests/cdc/test_crash.py",
     "tests/cdc/test_masked_log.py",
     "tests/connectors/cloudquery/test_cloudquery.py",
+    "tests/schedulers/test_airflow.py",
     "tests/dbt/test_proofs_property.py",
     "tests/sync/test_sweep.py",
     "tests/cdc/test_pieces.py",

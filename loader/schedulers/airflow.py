@@ -161,6 +161,8 @@ class LoaderRunOperator(BaseOperator):
             self.log.error("%s", _format_error(event))
         elif kind == "warning":
             self.log.warning("%s", event["text"])
+        elif kind == "phase":
+            self.log.info("%s: %s", event["table"], event["phase"])
         else:
             facts = {key: value for key, value in event.items() if key not in ("event", "at")}
             self.log.info("%s %s", kind, json.dumps(facts, ensure_ascii=False))

@@ -28,6 +28,6 @@ with create_session() as session:
     result = {
         "state": run.state,
         "tasks": {task.task_id: [task.state, task.try_number] for task in tasks},
-        "events": dict(events.tuples().all()),
+        "events": {row.uri: row.extra for row in events},
     }
 print(json.dumps(result))

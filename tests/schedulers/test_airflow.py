@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -24,6 +22,7 @@ from tests.sync.project import ROOT, Project
 FOLDER = Path(os.environ.get("AIRFLOW", ROOT / ".venv-airflow"))
 LOADER = Path(sys.executable).parent / "loader"
 ORDERS, CUSTOMERS = "x-strandline://shop/orders", "x-strandline://shop/customers"
+WAITING = "select 1 from pg_locks where relation = 'orders'::regclass and not granted"
 
 
 @dataclass
@@ -48,23 +47,26 @@ class Airflow:
         folder.mkdir(exist_ok=True)
         (folder / "dags.py").write_text(dags)
 
-    def start(self, dag: str) -> subprocess.Popen[str]:
+    def start(self, dag: str) -> subprocess.Popen[bytes]:
         """Starts a run of a DAG."""
-        return subprocess.Popen(
-            [FOLDER / "bin" / "python", ROOT / "tests/schedulers/airflow_run.py", dag],
-            env=self.environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        with (self.home / "log").open("wb") as log:
+            return subprocess.Popen(
+                [FOLDER / "bin" / "python", ROOT / "tests/schedulers/airflow_run.py", dag],
+                env=self.environment(),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def wait(self, run: subprocess.Popen[bytes]) -> tuple[dict[str, Any], str]:
+        """Waits for the end of a run. Returns its states and events, and its log."""
+        code = run.wait(timeout=300)
+        log = (self.home / "log").read_text()
+        assert code == 0, log
+        return json.loads(log.splitlines()[-1]), log
 
     def run(self, dag: str) -> tuple[dict[str, Any], str]:
         """Runs a DAG. Returns its states and events, and its log."""
-        with self.start(dag) as process:
-            log, _ = process.communicate(timeout=300)
-        assert process.returncode == 0, log
-        *_, last = log.splitlines()
-        return json.loads(last), log
+        return self.wait(self.start(dag))
 
 
 @pytest.fixture(scope="module")
@@ -162,25 +164,26 @@ def test_an_invalid_spec_is_not_retried(airflow: Airflow, shop: Project) -> None
     assert "shop.orders was not synced: see the log of strandline.load" in log
 
 
-@pytest.mark.parametrize("timeout", ["", ", execution_timeout=datetime.timedelta(seconds=10)"])
+@pytest.mark.parametrize("timeout", [None, 10])
 def test_a_stopped_task_ends_its_loader(
-    airflow: Airflow, shop: Project, postgres_database: Database, timeout: str
+    airflow: Airflow, shop: Project, postgres_database: Database, timeout: int | None
 ) -> None:
-    code = "import datetime\n" + _read_example(shop)
-    airflow.write(code.replace("retries=2", f"retries=0{timeout}"))
-    with contextlib.closing(postgres_database.connect()) as session, session.cursor() as cursor:
-        cursor.execute("begin")
-        cursor.execute("lock table orders in access exclusive mode")  # the sync waits for it
-        with airflow.start("shop") as process:
-            assert process.stdout is not None
-            log = ""
-            for line in process.stdout:
-                log += line
-                if not timeout and '"phase": ' in line and "shop.orders" in line:
-                    process.send_signal(signal.SIGTERM)
-                    timeout = "sent"
-    result = json.loads(log.splitlines()[-1])
+    shop.sources[0]["spec"]["lock_timeout"] = "1 hour"
+    shop.write()
+    limit = f", execution_timeout=datetime.timedelta(seconds={timeout})" if timeout else ""
+    airflow.write(
+        f"import datetime\n{_read_example(shop)}".replace("retries=2", f"retries=0{limit}")
+    )
+    with postgres_database.connect() as session:
+        session.autocommit = False
+        session.execute("lock table orders in access exclusive mode")  # the sync waits for it
+        run = airflow.start("shop")
+        while not timeout and not postgres_database.query(WAITING):
+            assert run.poll() is None, "no sync waited for the lock"
+        if not timeout:
+            run.terminate()
+        result, log = airflow.wait(run)
     assert result["tasks"]["strandline.load"] == ["failed", 1], log
-    assert result["events"].keys() <= {CUSTOMERS}
+    assert result["tasks"]["strandline.shop.orders"] == ["failed", 1], log
     running = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
     assert not [command for command in running if str(shop.folder / "loader.yml") in command]

@@ -6,6 +6,7 @@ import dagster as dg
 import pytest
 
 from loader.errors import SpecError
+from loader.lake.locks import lock_table
 from loader.schedulers.dagster import build_assets
 from tests.services import Database
 from tests.sync.project import Project
@@ -71,6 +72,23 @@ def test_a_table_that_fails_leaves_the_others_materialized(
     assert data.user_failure_data is not None
     assert "there is no column 'version'" in str(data.user_failure_data.description)
     assert data.error is not None
+
+
+def test_only_errors_that_may_pass_by_themselves_are_retried(shop: Project) -> None:
+    assets = build_assets(
+        shop.folder / "loader.yml", ["shop.orders"], retry_policy=dg.RetryPolicy(max_retries=1)
+    )
+
+    def count_retries() -> int:
+        succeeded, _, result = _materialize(assets)
+        assert not succeeded
+        return sum(event.is_step_up_for_retry for event in result.all_events)
+
+    with lock_table(shop.lake(), "orders", timeout=0):
+        assert count_retries() == 1
+    shop.sources[0]["destinations"] = ["sea"]
+    shop.write()
+    assert count_retries() == 0
 
 
 def test_a_spec_with_wildcards_needs_names(shop: Project) -> None:
