@@ -59,7 +59,10 @@ class Airflow:
 
     def wait(self, run: subprocess.Popen[bytes]) -> tuple[dict[str, Any], str]:
         """Waits for the end of a run. Returns its states and events, and its log."""
-        code = run.wait(timeout=300)
+        try:
+            code = run.wait(timeout=300)
+        finally:
+            run.kill()
         log = (self.home / "log").read_text()
         assert code == 0, log
         return json.loads(log.splitlines()[-1]), log
@@ -150,7 +153,7 @@ def test_a_locked_table_is_retried_and_leaves_the_assets_of_the_others(
 
 
 def test_an_invalid_spec_is_not_retried(airflow: Airflow, shop: Project) -> None:
-    airflow.write(_read_example(shop))
+    airflow.write(_read_example(shop).replace("retries=2", "retries=1, retry_delay=0"))
     shop.sources[0]["destinations"] = ["sea"]
     shop.write()
     result, log = airflow.run("shop")
