@@ -106,13 +106,13 @@ def shop(project: Project, postgres_database: Database) -> Project:
     return project
 
 
-def _read_example(shop: Project) -> str:
-    """Returns the DAGs of the page, with the paths of this test."""
+def _read_example(shop: Project, contained: str = "build_task_group") -> str:
+    """Returns a block of code of the page, with the paths of this test."""
     page = (ROOT / "docs" / "schedulers.md").read_text()
     [code] = [
         block
         for block in re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-        if "build_task_group" in block
+        if contained in block
     ]
     code = code.replace("/srv/shop/.venv/bin/loader", str(LOADER))
     return str(code.replace("/srv/shop", str(shop.folder)))
@@ -134,6 +134,20 @@ def test_the_example_of_the_page_emits_an_asset_for_each_table(
     assert (orders["status"], orders["batch"], orders["rows_appended"]) == ("synced", 1, 2)
     assert orders["cursor"] == "6"
     assert shop.rows("select count(*) from raw.orders") == [(2,)]
+
+
+def test_the_operator_alone_emits_the_assets_of_its_tables(airflow: Airflow, shop: Project) -> None:
+    operator = _read_example(shop, "LoaderRunOperator(").replace("--build", "--full-refresh")
+    own = f"executable='{LOADER}', env={{'PGPASSWORD': '{PASSWORD}'}}, config="
+    airflow.write(
+        "from airflow.sdk import DAG\n"
+        "from loader.schedulers.airflow import LoaderRunOperator\n"
+        f"with DAG('whole'):\n    {operator.replace('config=', own)}"
+    )
+    result, log = airflow.run("whole")
+    assert result["tasks"] == {"load": ["success", 1]}, log
+    assert result["events"].keys() == {ORDERS}
+    assert result["events"][ORDERS]["rows_appended"] == 2
 
 
 def test_a_locked_table_is_retried_and_leaves_the_assets_of_the_others(
