@@ -53,35 +53,8 @@ totals as (
 ),
 
 verified as (
-    -- Buckets with differences that were not repaired count as never compared.
-    select
-        source_name,
-        table_name,
-        buckets,
-        bucket,
-        max(verified_at) as verified_at
-    from {{ strandline._comparisons(source("strandline", "_cq_reconciled")) }} as comparisons
-    where repaired
-        or missed_updates + missed_rows + missed_deletes = 0
-    group by source_name, table_name, buckets, bucket
-),
-
-compared as (
-    -- Comparisons with any number of buckets count if they cover all keys.
-    select
-        source_name,
-        table_name,
-        max(verified_at) as compared_since
-    from (
-        select
-            source_name,
-            table_name,
-            min(verified_at) as verified_at
-        from verified
-        group by source_name, table_name, buckets
-        having count(*) = buckets
-    ) as complete
-    group by source_name, table_name
+    {{ strandline._verified_tables(
+        source("strandline", "_cq_reconciled"), source("strandline", "_cq_syncs")) }}
 ),
 
 failures as (
@@ -118,7 +91,8 @@ select
         "newest_success.last_synced_at", "current_timestamp") }} as bigint)
         as seconds_since_sync,
     totals.complete_until,
-    compared.compared_since,
+    verified.verified_until,
+    verified.columns_left_out,
     cast(totals.rows_below_cursor as bigint) as rows_below_cursor,
     cast(totals.rows_at_cursor as bigint) as rows_at_cursor,
     cast(totals.rows_cursor_unmoved as bigint) as rows_cursor_unmoved,
@@ -130,9 +104,9 @@ inner join totals
 left join newest_success
     on newest_attempt.source_name = newest_success.source_name
     and newest_attempt.table_name = newest_success.table_name
-left join compared
-    on newest_attempt.source_name = compared.source_name
-    and newest_attempt.table_name = compared.table_name
+left join verified
+    on newest_attempt.source_name = verified.source_name
+    and newest_attempt.table_name = verified.table_name
 left join failures
     on newest_attempt.source_name = failures.source_name
     and newest_attempt.table_name = failures.table_name

@@ -194,8 +194,10 @@ class TableStatus:
             are also totals.
         synced_at: the time of the last successful sync.
         log_bytes: the size of the log that the database retains for `sync_mode: cdc`.
-        complete_until: the latest known time up to which the raw table contains all committed rows.
-        compared_since: the time since which reconcile has compared every key at least once.
+        complete_until: the latest known time up to which the raw table contains all
+            committed rows.
+        verified_until: the time since which reconcile has compared all keys and found them equal or
+            repaired them.
         unrepaired: the number of differences that the last comparison of each key found and that
             are not yet repaired; None if the table was never compared.
     """
@@ -211,7 +213,7 @@ class TableStatus:
     synced_at: dt.datetime | None
     log_bytes: int | None
     complete_until: dt.datetime | None
-    compared_since: dt.datetime | None
+    verified_until: dt.datetime | None
     unrepaired: int | None
     error: str | None
 

@@ -15,7 +15,8 @@ from loader.cli.duration_option import read_duration
 from loader.cli.settings import Settings, read_progress
 
 if TYPE_CHECKING:
-    from loader.sync.status_readers import StatusReaders, TableComparison
+    from loader.sync.status_readers import StatusReaders
+    from loader.sync.table_comparisons import TableComparison
 
 
 @click.command(short_help="Shows cursors, ages and last errors.")
@@ -69,7 +70,7 @@ def list_last_attempts(progress: Iterable[StatusReaders]) -> list[tuple[Any, ...
                     _to_time(attempt["synced_micros"]),
                     attempt["log_bytes"],
                     _to_time(attempt["complete_micros"]),
-                    _to_time(compared.compared_since) if compared else None,
+                    _to_time(compared.verified_until) if compared else None,
                     compared.unrepaired if compared else None,
                     attempt["error"],
                 )
@@ -106,14 +107,14 @@ def print_status(
         "synced",
         "log_kept",
         "complete",
-        "compared",
+        "verified",
         "unrepaired",
         "error",
     )
     failing = [row[0] for row in rows if fail_if_failing and row[1] == FAILED]
     stale = [row[0] for row in rows if fail_if_stale and _seconds_since(row[8]) > fail_if_stale]
     if output.json:
-        times = ("synced_at", "log_bytes", "complete_until", "compared_since")
+        times = ("synced_at", "log_bytes", "complete_until", "verified_until")
         output.table("status", (*columns[:8], *times, *columns[-2:]), rows)
         return bool(failing or stale)
     if not rows:

@@ -31,6 +31,7 @@ _TYPES = {
     "source_name": "string",
     "table_name": "string",
     "columns_left_out": "string",
+    "key_columns": "string",
     "loader_version": "string",
     "verified_at": "timestamp",
     "repaired": "boolean",
@@ -57,6 +58,7 @@ class VerifiedBucket:
         columns_left_out: columns that were not compared; None if all columns were compared.
         seconds: the duration of the comparison and the repair, divided by the number of compared
             buckets.
+        key_columns: the names of the key's columns in the order in which they were hashed.
     """
 
     run_id: str
@@ -75,6 +77,7 @@ class VerifiedBucket:
     columns_left_out: str | None = None
     loader_version: str = __version__
     seconds: float | None = None
+    key_columns: str | None = None
 
     @property
     def all_missed(self) -> int:

@@ -162,6 +162,7 @@ class Reconciliation:
                 bucket.rows_source,
                 bucket.rows_snapshot,
                 columns_left_out=", ".join(left_out) or None,
+                key_columns=", ".join(plan.key),
             )
             for bucket in buckets
         ]

@@ -324,7 +324,7 @@ def _build_table(
             max((each.longest for each in good), default=0) / _SECOND if counted else None,
             usual,
             row["log_bytes"],
-            compared.compared_since if compared is not None else None,
+            compared.verified_until if compared is not None else None,
             compared.unrepaired if compared is not None else 0,
             errors[:_MOST_ERRORS],
             len(errors[_MOST_ERRORS:]),

@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any
 from loader.lake.ledger import TABLE as LEDGER
 from loader.lake.ledger import Ledger
 from loader.lake.system_tables import RECONCILED
-from loader.sync.status_readers import FolderLedger, LakeComparisons
+from loader.sync.status_readers import FolderLedger
+from loader.sync.table_comparisons import LakeComparisons
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from loader.lake.folder_tables import FolderTables
     from loader.lake.lake import Lake
-    from loader.sync.status_readers import StatusReaders, TableComparison
+    from loader.sync.status_readers import StatusReaders
+    from loader.sync.table_comparisons import TableComparison
 
 HOUR = 3600 * 1_000_000
 DAY = 24 * HOUR

@@ -12,17 +12,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from loader.lake.folder_tables import FolderTables, SparkNeededError, find_warehouse
 from loader.lake.ledger import COLUMNS, NOTHING_NEW, RECOVERED, SYNCED, TABLE
-from loader.lake.system_tables import (
-    HAS_UNREPAIRED,
-    RECONCILED,
-    STATES,
-    describe_remedy,
-    report_damage,
-)
+from loader.lake.system_tables import STATES
 from loader.spec.plugins import LakeDestination
 from loader.state import StateRow
 from loader.state.opening import open_state
 from loader.state.value import format_time
+from loader.sync.table_comparisons import FolderComparisons, LakeComparisons, TableComparison
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,33 +47,6 @@ _LEDGER = {
         *_NEWEST,
     )
 }
-_COMPARISONS = {
-    "source_name": "string",
-    "table_name": "string",
-    "bucket": "long",
-    "buckets": "long",
-    "verified_at": "timestamptz",
-    "missed_updates": "long",
-    "missed_rows": "long",
-    "missed_deletes": "long",
-    "repaired": "boolean",
-    "batch": "long",
-}
-
-
-@dataclass(frozen=True)
-class TableComparison:
-    """The results of comparing a table with `loader reconcile` or with the `reconcile` option.
-
-    Attributes:
-        compared_since: a time in microseconds. Since this time, all keys have been compared. None
-            if some keys have never been compared, or if their differences were not repaired.
-        unrepaired: the number of differences that the last comparison of each key found but that
-            were not repaired.
-    """
-
-    compared_since: int | None
-    unrepaired: int
 
 
 class StateReader(Protocol):
@@ -252,104 +220,6 @@ class FolderLedger:
             }
             for table, row in sorted(last.items(), key=lambda item: [n or "" for n in item[0]])
         ]
-
-
-class FolderComparisons:
-    """Reads the comparisons of a lake in a local folder."""
-
-    def __init__(self, tables: FolderTables) -> None:
-        self.tables = tables
-
-    def by_table(self) -> dict[tuple[str, str], TableComparison]:
-        """Returns the comparisons of each table that was ever compared, by source and name."""
-        rows = self.tables.read(RECONCILED, _COMPARISONS)
-        if rows is None:
-            return {}
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        missed = pc.add(rows["missed_updates"], pc.add(rows["missed_rows"], rows["missed_deletes"]))
-        unrepaired = pc.if_else(pc.is_null(rows["batch"]), missed, rows["missed_deletes"])
-        unrepaired = pc.if_else(rows["repaired"], 0, unrepaired)
-        micros = rows["verified_at"].cast(pa.int64())
-        rows = rows.append_column("at", micros).append_column("unrepaired", unrepaired)
-        rows = rows.append_column(
-            "verified_micros", pc.if_else(pc.equal(unrepaired, 0), micros, None)
-        )
-        newest = (
-            rows.sort_by("at")
-            .group_by(["source_name", "table_name", "buckets", "bucket"], use_threads=False)
-            .aggregate([("verified_micros", "max"), ("at", "max"), ("unrepaired", "last")])
-        )
-        names = ("source_name", "table_name", "buckets")
-        values = ("verified_micros_max", "at_max", "unrepaired_last")
-        return _summarize(
-            tuple(row[name] for name in (*names, *values)) for row in newest.to_pylist()
-        )
-
-
-class LakeComparisons:
-    """Reads the comparisons of any lake with Spark."""
-
-    def __init__(self, lake: Lake) -> None:
-        self.lake = lake
-
-    def by_table(self) -> dict[tuple[str, str], TableComparison]:
-        """Returns the comparisons of each table that was ever compared, by source and name."""
-        remedy = describe_remedy("Syncs continue; comparisons", RECONCILED)
-        with report_damage(self.lake, RECONCILED, remedy):
-            if not self.lake.exists(RECONCILED):
-                return {}
-            rows = self.lake.spark.sql(
-                f"""
-                select
-                    source_name,
-                    table_name,
-                    buckets,
-                    unix_micros(max(verified_at) filter (where not {HAS_UNREPAIRED}))
-                        as verified_at,
-                    unix_micros(max(verified_at)) as newest_at,
-                    max_by(
-                        case
-                            when repaired then 0
-                            when batch is not null then missed_deletes
-                            else missed_updates + missed_rows + missed_deletes
-                        end,
-                        verified_at
-                    ) as unrepaired
-                from {self.lake.name(RECONCILED)}
-                group by source_name, table_name, buckets, bucket
-                """
-            ).collect()
-        return _summarize(tuple(row) for row in rows)
-
-
-def _summarize(
-    buckets: Iterable[tuple[str, str, int, int | None, int, int]],
-) -> dict[tuple[str, str], TableComparison]:
-    """Returns the comparison of each table, keyed by source and name.
-
-    Args:
-        buckets: one tuple for each bucket. It contains the source, the table, the number of
-            buckets, the last time at which the bucket had no unrepaired difference, the time of its
-            last comparison, and the number of unrepaired differences that this comparison found.
-            Times are in microseconds.
-    """
-    tables: dict[tuple[str, str], dict[int, list[tuple[int | None, int, int]]]] = {}
-    for source, table, number, verified_at, at, missed in buckets:
-        by_number = tables.setdefault((source, table), {})
-        by_number.setdefault(number, []).append((verified_at, at, missed))
-    found = {}
-    for name, by_number in tables.items():
-        since = None
-        for number, each in by_number.items():
-            times = [verified for verified, _, _ in each if verified is not None]
-            if len(times) == number:
-                since = max(since or 0, min(times))
-        # If the number of buckets has changed, only the buckets of the latest comparison count.
-        newest = max(by_number.values(), key=lambda each: max(at for _, at, _ in each))
-        found[name] = TableComparison(since, sum(unrepaired for _, _, unrepaired in newest))
-    return found
 
 
 def _select_last_rows(

@@ -9,10 +9,17 @@
 
 
 {% macro _reconciled_recently_sql(reconciled, within, min_share, tables) -%}
-    {#- Checks each table that was ever compared or is listed in `tables`. If the number of buckets
-        has changed, only the buckets of the latest comparison are considered. -#}
+    {#- Checks each table that was ever compared or is listed in `tables`. With the default
+        `min_share`, a table passes if its `verified_until` is recent. Differences that were not
+        repaired are those of the newest comparison of each bucket; if the number of buckets has
+        changed, only the buckets of the latest comparison are considered. -#}
     {%- set seconds = strandline._seconds_of(within, "reconciled_recently") -%}
-    with newest as (
+    with verified as (
+        {{ strandline._verified_tables(reconciled,
+            strandline._own_table(reconciled.schema, "_cq_syncs"), seconds) }}
+    ),
+
+    newest as (
         select *
         from (
             select
@@ -29,18 +36,6 @@
         ) as ranked
         where age = 1
             and buckets = newest_buckets
-    ),
-
-    coverage as (
-        select
-            table_name,
-            source_name,
-            max(buckets) as buckets,
-            count(case when verified_at >= {{ strandline._seconds_ago(
-                seconds) }} then 1 end) as buckets_verified,
-            min(verified_at) as verified_at
-        from newest
-        group by table_name, source_name
     )
     {%- for table in strandline._as_list(tables) %}
 
@@ -50,12 +45,12 @@
         null as bucket,
         0 as buckets_verified,
         null as buckets,
-        null as verified_at,
+        null as verified_until,
         null as missed_updates,
         null as missed_rows,
         null as missed_deletes,
         'never reconciled: run `loader reconcile`' as problem
-    where not exists (select 1 from coverage where table_name = {{ strandline._literal(table) }})
+    where not exists (select 1 from verified where table_name = {{ strandline._literal(table) }})
     union all
     {%- endfor %}
 
@@ -65,29 +60,29 @@
         null as bucket,
         buckets_verified,
         buckets,
-        verified_at,
+        verified_until,
         null as missed_updates,
         null as missed_rows,
         null as missed_deletes,
         'not all buckets were verified in the last {{ within }} hours' as problem
-    from coverage
+    from verified
     where buckets_verified < {{ min_share }} * buckets
     union all
     select
         newest.table_name,
         newest.source_name,
         newest.bucket,
-        coverage.buckets_verified,
-        coverage.buckets,
-        newest.verified_at,
+        verified.buckets_verified,
+        newest.buckets,
+        verified.verified_until,
         newest.missed_updates,
         newest.missed_rows,
         newest.missed_deletes,
         'differences that were not repaired: run `loader reconcile --repair`' as problem
     from newest
-    inner join coverage
-        on newest.table_name = coverage.table_name
-        and newest.source_name = coverage.source_name
+    inner join verified
+        on newest.table_name = verified.table_name
+        and newest.source_name = verified.source_name
     where not newest.repaired
         and newest.missed_updates + newest.missed_rows + newest.missed_deletes > 0
 {%- endmacro %}

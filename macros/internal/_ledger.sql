@@ -13,7 +13,7 @@
 {% macro _comparisons(relation) -%}
     {#- Returns the results of `loader reconcile`, or a SELECT without rows if there are none. -#}
     {{ return(strandline._or_no_rows(relation, {
-        "string": "source_name table_name",
+        "string": "run_id source_name table_name columns_left_out key_columns",
         "bigint": "bucket buckets missed_updates missed_rows missed_deletes",
         "timestamp": "verified_at",
         "boolean": "repaired",

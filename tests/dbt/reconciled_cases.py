@@ -21,14 +21,16 @@ class ReconciledCase:
     Args:
         verified: for each compared bucket: its number, of how many, hours ago, counts.
         status: dbt's status.
-            rows: the expected failing rows, column by column; all of them.
+        rows: the expected failing rows, column by column; all of them.
         arguments: the test's arguments.
+        reloaded: how many hours ago a full refresh began.
     """
 
     verified: tuple[tuple[int, int, float, Mapping[str, Any]], ...] = NONE
     status: str = "pass"
     rows: tuple[Mapping[str, Any], ...] = ()
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    reloaded: float | None = None
 
 
 def _all(buckets: int, hours: float) -> tuple[tuple[int, int, float, Mapping[str, Any]], ...]:
@@ -67,8 +69,11 @@ CASES = {
         ),
     ),
     # two of four recently, after there were eight
+    "reconciled_divided_anew_pass": ReconciledCase(
+        (*_all(8, 5), (0, 4, 2, {}), (1, 4, 1, {})), arguments={"within": 12}
+    ),
     "reconciled_divided_anew": ReconciledCase(
-        (*_all(8, 5), (0, 4, 2, {}), (1, 4, 1, {})),
+        (*_all(8, 13), (0, 4, 2, {}), (1, 4, 1, {})),
         "warn",
         (
             {
@@ -78,6 +83,14 @@ CASES = {
             },
         ),
         arguments={"within": 12},
+    ),
+    "reconciled_other_key": ReconciledCase(
+        (*_all(2, 3), (0, 2, 1, {"key_columns": "id, line"})),
+        "warn",
+        ({"buckets_verified": 1, "buckets": 2, "verified_until": None},),
+    ),
+    "reconciled_reloaded": ReconciledCase(
+        (*_all(2, 3), (0, 2, 1, {})), "warn", ({"buckets_verified": 1, "buckets": 2},), reloaded=2
     ),
     "reconciled_not_repaired": ReconciledCase(
         (*_all(4, 3), (1, 4, 2, {"missed_updates": 2, "missed_deletes": 1}), (2, 4, 2, {})),
@@ -112,5 +125,9 @@ def plant(raw: RawSchema, table: str, case: ReconciledCase) -> None:
         )
         for bucket, buckets, hours, counts in case.verified
     ]
+    if case.reloaded is not None:
+        started = now - dt.timedelta(hours=case.reloaded)
+        reload = {"run_id": "reload", "batch": 2, "mode": "full_refresh", "started_at": started}
+        raw.syncs(table, [reload])
     if rows:
         VerificationHistory(Lake(raw.spark, raw.schema)).append(rows)

@@ -46,7 +46,8 @@ def test_all_tables_at_once(results: dict[str, Result], project: DbtProject) -> 
         ("reconciled_late", None),
         ("reconciled_share_pass", None),
         ("reconciled_within_pass", None),
-        ("reconciled_divided_anew", None),
+        ("reconciled_other_key", None),
+        ("reconciled_reloaded", None),
         ("reconciled_not_repaired", 1),
     }
 

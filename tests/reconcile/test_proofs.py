@@ -81,5 +81,5 @@ def test_snapshots_follow_a_repair_and_the_tests_pass(
     dbt.run("run", "--select", "cq_sync_log", "cq_freshness", manifest=manifest)
     [row] = dbt.rows("cq_freshness")
     [status] = [e for e in project.loader("status").events if e["event"] == "status"]
-    in_utc = row["compared_since"].astimezone(dt.timezone.utc)
-    assert in_utc.isoformat(sep=" ")[:19] == status["compared_since"][:19]
+    in_utc = row["verified_until"].astimezone(dt.timezone.utc)
+    assert in_utc.isoformat(sep=" ")[:19] == status["verified_until"][:19]

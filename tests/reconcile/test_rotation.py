@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from loader.reconcile import rotation
-from loader.sync.status_readers import LakeComparisons
+from loader.sync.table_comparisons import LakeComparisons
 from tests.crash.workers import Workers
 from tests.reconcile.shop import (
     FIRST,
@@ -69,7 +69,7 @@ def test_a_run_repairs_what_cursors_cannot_see(project: Project, shop: Shop) -> 
         (2, "reconcile", "synced", TOTAL),
     }
     [status] = [e for e in project.loader("status").events if e["event"] == "status"]
-    assert status["compared_since"] is not None
+    assert status["verified_until"] is not None
     assert [status[name] for name in (*lost, "unrepaired")] == [10, 0, 7, 0]
 
     notes = project.loader("check").events[0]["notes"]
@@ -150,7 +150,7 @@ def test_many_missing_rows_count_as_not_compared_until_they_are_repaired(
     shop.open(project, reconcile={"every": "1 day", "budget": "100 %"})
     project.run()
     assert _compared(project) == [(64, 64, 0, False)]
-    assert _compared_since(project) is not None
+    assert _verified_until(project) is not None
     project.spark.sql(f"delete from {project.schema}._cq_reconciled")
 
     shop.execute(
@@ -169,7 +169,7 @@ def test_many_missing_rows_count_as_not_compared_until_they_are_repaired(
         ), ran.text
         [status] = [e for e in project.loader("status").events if e["event"] == "status"]
         assert status["unrepaired"] == 51
-        assert _compared_since(project) is None
+        assert _verified_until(project) is None
     assert _compared(project)[0][:3] == (128, 64, 53 + 51)
     assert project.rows("select id, note from raw.orders where _cq_batch = 2 order by id") == [
         (11, "changed"),
@@ -184,7 +184,7 @@ def test_many_missing_rows_count_as_not_compared_until_they_are_repaired(
 
     ran = reconcile(project, "--repair", "--allow-deletes")
     assert (line(ran)["verified"], line(ran)["repaired"]) == (64, 51)
-    assert _compared_since(project) is not None
+    assert _verified_until(project) is not None
     assert_equal(project, shop)
     ran = project.run()
     assert ran.warnings == []
@@ -204,13 +204,33 @@ def test_differences_that_a_report_found_are_compared_by_the_next_run(
     assert _orders(project.run()) == ("nothing new", 0)
 
 
-def _compared_since(project: Project) -> Any:
+@pytest.mark.parametrize("shop", ["postgresql"], indirect=True)
+def test_a_full_refresh_and_another_key_begin_anew(project: Project, shop: Shop) -> None:
+    shop.open(project)
+    reconcile(project)
+    assert _verified_until(project) is not None
+    assert _orders(project.run("--full-refresh")) == ("synced", FIRST)
+    assert _verified_until(project) is None
+    project.spark.sql(f"drop table {project.schema}.orders")
+    reconcile(project)  # syncs all rows, and then compares them in the same run
+    assert _verified_until(project) is not None
+
+    shop.execute("alter table orders drop constraint orders_pkey, add primary key (part, id)")
+    reconcile(project, "--buckets", "2", "--per-run", "1")
+    assert _verified_until(project) is None
+    reconcile(project, "--buckets", "2", "--per-run", "1")
+    assert _verified_until(project) is not None
+    keys = "select distinct key_columns from raw._cq_reconciled order by 1"
+    assert project.rows(keys) == [("id, part",), ("part, id",)]
+
+
+def _verified_until(project: Project) -> Any:
     """Returns the column of `loader status`, which Spark and pyiceberg must read equally."""
     [status] = [e for e in project.loader("status").events if e["event"] == "status"]
     [found] = LakeComparisons(project.lake()).by_table().values()
-    assert (found.compared_since is not None) is (status["compared_since"] is not None)
+    assert (found.verified_until is not None) is (status["verified_until"] is not None)
     assert found.unrepaired == status["unrepaired"]
-    return status["compared_since"]
+    return status["verified_until"]
 
 
 def test_tables_that_cannot_be_compared(project: Project, postgres_database: Database) -> None:

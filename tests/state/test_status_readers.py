@@ -179,7 +179,7 @@ def test_both_readers_give_the_same_answers(shop: Project) -> None:
     [(_, attempts, compared), _], _ = in_folder
     assert all(row["rows_cursor_unmoved"] for row in attempts if row["source_name"] == "former")
     assert any(row["complete_micros"] for row in attempts)
-    since = {name: found.compared_since for name, found in compared.items()}
+    since = {name: found.verified_until for name, found in compared.items()}
     assert since["drop", "orders"] - since["drop", "lines"] == 2 * 60_000_000  # minutes 5 and 3
     assert since["drop", "broken"] is None
     # bucket 0 of 2 has 3 missed deletes that were held back, bucket 1 three differences

@@ -125,10 +125,10 @@ TABLE_LOG = Metric(
     "The size of the log that the database retains for log-based capture.",
     _TABLE,
 )
-TABLE_COMPARED = Metric(
-    "strandline_table_compared_since_timestamp_seconds",
+TABLE_VERIFIED = Metric(
+    "strandline_table_verified_until_timestamp_seconds",
     GAUGE,
-    "All keys were compared with the source since this time.",
+    "Since this time, all keys were compared with the source, and are equal or were repaired.",
     _TABLE,
 )
 TABLE_UNREPAIRED = Metric(
@@ -190,7 +190,7 @@ def _measure_tables(result: RunResult, statuses: Iterable[TableStatus]) -> Itera
             TABLE_UNMOVED_ROWS: status.rows_cursor_unmoved,
             TABLE_BATCH: status.batch,
             TABLE_LOG: status.log_bytes,
-            TABLE_COMPARED: status.compared_since,
+            TABLE_VERIFIED: status.verified_until,
             TABLE_UNREPAIRED: status.unrepaired,
         }
         for metric, value in values.items():
