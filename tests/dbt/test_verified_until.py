@@ -20,7 +20,7 @@ from loader.sync.table_comparisons import FolderComparisons, LakeComparisons
 from tests.dbt.dbtproject import DbtProject
 from tests.dbt.rawtables import RawSchema
 
-TABLES = int(os.environ.get("STRANDLINE_TABLES", "150"))
+TABLES = int(os.environ.get("STRANDLINE_TABLES", "300"))
 SEED = int(os.environ.get("STRANDLINE_SEED", "1"))
 NOW = dt.datetime.now(dt.timezone.utc).replace(microsecond=0)
 WITHIN = 24
@@ -46,9 +46,9 @@ class History:
             run = f"{self.table}-{number}"
             if chance.random() < 0.1:
                 buckets = chance.choice((1, 2, 4))
-            if chance.random() < 0.05:
+            if chance.random() < 0.15:
                 left_out = chance.choice((None, "price (double)"))
-            if chance.random() < 0.05:
+            if chance.random() < 0.1:
                 key = chance.choice(("id", "id, line"))
             if chance.random() < 0.15:
                 started = at + dt.timedelta(seconds=1)
@@ -142,9 +142,9 @@ def _find_expected(histories: Sequence[History]) -> dict[tuple[str, str], dt.dat
 
 
 def test_the_histories_are_worth_it(histories: Sequence[History]) -> None:
-    """Half of the values are known, and each rule decides some of them."""
+    """Some values are known and some are not, and each rule decides some of them."""
     expected = _find_expected(histories).values()
-    assert 0.2 < sum(value is None for value in expected) / len(histories) < 0.8
+    assert 0.1 < sum(value is None for value in expected) / len(histories) < 0.9
     assert any(len({row.buckets for row in each.compared}) > 1 for each in histories)
     for name, changes in RULES.items():
         found = _find_expected([changes(each) for each in histories])
