@@ -20,8 +20,10 @@ from markupsafe import Markup
 
 from loader import __version__
 from loader.formatting import format_count
-from loader.report.contents import Report, TableReport, format_age
+from loader.report.contents import Report
 from loader.report.history import DAY
+from loader.report.problems import format_age
+from loader.report.tables import TableReport
 
 _FOLDER = Path(__file__).parent
 _SECOND = 1_000_000

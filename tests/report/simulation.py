@@ -14,7 +14,7 @@ from loader.lake.ledger import FAILED, NOTHING_NEW, SYNCED
 from loader.report.contents import Report, build_report, choose_periods
 from loader.report.history import DAY, HOUR, ComparisonSum, SourceHistory, SyncSum
 from loader.report.proofs import DbtResults, FailingRows, Proof
-from loader.sync.status_readers import TableComparison
+from loader.sync.table_comparisons import TableComparison
 
 NOW = int(dt.datetime(2026, 11, 30, 7, 30, tzinfo=dt.timezone.utc).timestamp()) * 1_000_000
 SECOND = 1_000_000

@@ -11,10 +11,11 @@ import pytest
 
 from loader.errors import SpecError
 from loader.lake.ledger import FAILED, LOCKED, SYNCED
-from loader.report.contents import Report, build_report, choose_periods, format_age
+from loader.report.contents import Report, build_report, choose_periods
 from loader.report.history import DAY, HOUR, SourceHistory, SyncSum
+from loader.report.problems import format_age
 from loader.report.proofs import DbtResults, Proof, choose_columns, find_unexplained, read_results
-from loader.sync.status_readers import TableComparison
+from loader.sync.table_comparisons import TableComparison
 from tests.report.simulation import NOW, good_report, report_of_a_year, report_with_incidents
 
 SINCE, LENGTH = choose_periods(NOW, 30)

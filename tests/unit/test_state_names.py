@@ -10,7 +10,8 @@ from loader.cli.state import find_key
 from loader.errors import SpecError
 from loader.spec.plugins import SourceSpec
 from loader.state import StateRow
-from loader.sync.status_readers import StatusReaders, TableComparison
+from loader.sync.status_readers import StatusReaders
+from loader.sync.table_comparisons import TableComparison
 
 KEYS = (
     "shop.orders",
