@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from loader.report.proofs import Proof
     from loader.sync.pipeline import Pipeline
     from loader.sync.status_readers import StatusReaders
+
+Read = TypeVar("Read")
 
 DAYS = 30
 _REFRESH = 15
@@ -168,16 +170,23 @@ class ReportWriter:
         from loader.report.history import read_history
         from loader.report.page import render_page
         from loader.report.proofs import find_unexplained, read_results
+        from loader.report.verdicts import add_stored_proofs, read_stored_proofs
 
         now = time.time_ns() // 1000
         since, length = choose_periods(now, self.days)
-        histories = self._read(lambda readers: read_history(readers, since, length), pipeline)
         results = read_results(self._find_target())
+
+        def read(readers: Sequence[StatusReaders]) -> tuple[list[SourceHistory], list[Proof]]:
+            stored = read_stored_proofs(readers, results)
+            return read_history(readers, since, length), stored
+
+        histories, stored = self._read(read, pipeline)
         if results is not None and self.keys and find_unexplained(results):
             # The SQL of a test may take long, so a loop runs it once after each build.
             if self._explained[0] != results.at:
                 self._explained = results.at, self._read_keys(results.proofs, pipeline)
             results = replace(results, proofs=self._explained[1])
+        results = add_stored_proofs(results, stored)
         found = build_report(histories, results, now, since, length, self.stale_after)
         redact = self.settings.output.redact
         config = str(self.settings.config)
@@ -186,9 +195,9 @@ class ReportWriter:
 
     def _read(
         self,
-        read: Callable[[Sequence[StatusReaders]], list[SourceHistory]],
+        read: Callable[[Sequence[StatusReaders]], Read],
         pipeline: Pipeline | None,
-    ) -> list[SourceHistory]:
+    ) -> Read:
         from loader.cli.settings import read_progress
         from loader.lake.folder_tables import SparkNeededError
         from loader.sync.status_readers import list_readers_by_spark, list_readers_in_folder

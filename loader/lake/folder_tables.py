@@ -6,8 +6,10 @@ Only intact tables of a Hadoop catalog can be read in this way. For all other ta
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,6 +55,20 @@ def find_warehouse(conf: Mapping[str, str]) -> Path | None:
     ):
         return None
     return Path(local[1])
+
+
+def list_properties(warehouse: Path | None) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """Yields the name, `schema.table`, and the properties of each table in a catalog's folder.
+
+    Tables that only Spark can read are left out.
+    """
+    for folder in sorted(warehouse.glob("*/*/metadata")) if warehouse is not None else ():
+        schema, table = folder.parts[-3:-1]
+        with suppress(SparkNeededError, OSError, ValueError):
+            newest = FolderTables(warehouse, schema).find_metadata(table)
+            if newest is not None:
+                metadata = json.loads(newest.read_text(encoding="utf-8"))
+                yield f"{schema}.{table}", metadata.get("properties") or {}
 
 
 class FolderTables:
@@ -105,7 +121,7 @@ class FolderTables:
         from pyiceberg.serializers import FromInputFile
         from pyiceberg.table import StaticTable
 
-        newest = self._newest_metadata(table)
+        newest = self.find_metadata(table)
         if newest is None:
             return None
         # `from_metadata` is unsafe, because a table property could make pyiceberg import any Python
@@ -148,7 +164,7 @@ class FolderTables:
         ]
         return pa.table(arrays, names=list(columns))
 
-    def _newest_metadata(self, table: str) -> Path | None:
+    def find_metadata(self, table: str) -> Path | None:
         """Finds a table's newest metadata file in the same way as Iceberg's HadoopTableOperations.
 
         The version hint may be outdated, because it is written only after the commit.

@@ -82,6 +82,11 @@ class Report:
         return sum(proof.status == "pass" for proof in self.tests)
 
     @property
+    def stored(self) -> Sequence[Proof]:
+        """The proofs whose results builds have stored in their tables."""
+        return [proof for proof in self.proofs if proof.stored_on]
+
+    @property
     def tests(self) -> Sequence[Proof]:
         """The proofs that are tests."""
         return [proof for proof in self.proofs if proof.is_test]

@@ -56,6 +56,8 @@ class Proof:
         key: the key of the tested table; empty if unknown.
         shows_all: whether the failing rows contain no values of the source, so that all their
             columns can be shown.
+        stored_on: the day of the build that stored this result in the table's properties; an empty
+            string for dbt's own results.
     """
 
     id: str
@@ -70,6 +72,7 @@ class Proof:
     key: Sequence[str] = ()
     shows_all: bool = False
     rows: FailingRows = field(default_factory=FailingRows)
+    stored_on: str = ""
 
     @property
     def has_failed(self) -> bool:
@@ -87,8 +90,8 @@ class DbtResults:
     """The results of the last dbt command.
 
     Attributes:
-        command: the command, such as `build`.
-        at: the time at which the command ended, in ISO 8601.
+        command: the command, such as `build`; empty if all proofs were stored in tables.
+        at: the time of the command's end, or of the end of the last build's day; ISO 8601.
         proofs: the tests, and the models that were not built.
         node_seconds: the time of each model and test in seconds, keyed by name.
     """

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import pytest
+
+from loader.errors import LoaderError
+from loader.lake.folder_tables import FolderTables, find_warehouse
+from loader.lake.lake import Lake
 from loader.report.contents import build_report, choose_periods
 from loader.report.history import SourceHistory
 from loader.report.page import render_page
-from loader.report.proofs import read_failing_rows, read_results
+from loader.report.proofs import Proof, read_failing_rows, read_results
+from loader.report.verdicts import add_stored_proofs, parse_verdicts, read_stored_proofs
+from loader.sync.status_readers import StatusReaders
+from loader.sync.table_comparisons import FolderComparisons, LakeComparisons
 from tests.dbt.dbtproject import DbtProject
 from tests.dbt.rawtables import RawSchema
 from tests.dbt.shop import STAGED, Shop, row
@@ -16,9 +25,77 @@ from tests.report.simulation import NOW
 SCRIPT = "<script>alert(1)</script>"
 
 
-def test_keys_of_failing_rows(project: DbtProject, raw: RawSchema) -> None:
+@pytest.fixture(scope="module")
+def shop(project: DbtProject, raw: RawSchema) -> Shop:
     project.artifacts = True
-    shop = Shop(project, raw, ["orders", "well"])
+    return Shop(project, raw, ["orders", "well", "stored"])
+
+
+def test_results_that_builds_have_stored(shop: Shop, project: DbtProject, raw: RawSchema) -> None:
+    """Without dbt's files, a page has the verdicts of the newest build; old ones give way."""
+    raw.append("stored", 1, [row(1, 1), row(2, 2)])
+    shop.model("stored_latest", STAGED % ("status", "stored"))
+    tests = ["strandline.matches_raw", "strandline.no_cursor_ties", "strandline.unique_key"]
+    model = {"models": [{"name": "stored_latest", "data_tests": tests}]}
+    project.write("models/stored_latest.yml", model)
+    project.run("build", "--select", "stored_latest")
+    target = project.folder / "target"
+    before = read_results(target)
+    assert before is not None
+    assert [proof.status for proof in before.proofs] == ["pass"] * 3
+    raw.append("stored", 2, [row(1, 5, "one"), row(1, 5, "two")])  # a tie
+    project.run("run", "--select", "stored_latest")
+
+    table, lake = f"{project.schema}.stored_latest", Lake(raw.spark, raw.schema)
+    conf = dict(raw.spark.sparkContext.getConf().getAll())
+    folder = FolderTables(find_warehouse(conf), raw.schema)
+    [stored, by_spark, elsewhere] = [
+        read_stored_proofs([_read_comparisons(comparisons, schema)], None)
+        for comparisons, schema in (
+            (FolderComparisons(folder), raw.schema),
+            (LakeComparisons(lake), raw.schema),
+            (FolderComparisons(folder), "elsewhere"),
+        )
+    ]
+    assert (stored, elsewhere) == (by_spark, [])
+    found = {proof.name: proof.status for proof in stored if proof.subject == table}
+    expected = {"matches_raw": "pass", "no_cursor_ties": "fail", "unique_key": "pass"}
+    assert found == expected
+    assert f"up to batch 2 of {raw.schema}.stored" in stored[0].message
+
+    alone = add_stored_proofs(None, stored)
+    assert alone is not None
+    since, length = choose_periods(NOW, 30)
+    history = [SourceHistory("shop", ("shop",), [])]
+    report = build_report(history, alone, NOW, since, length)
+    assert report.sentence == "Something is wrong: 1 proof does not hold."
+    page = render_page(report)
+    assert "2 of 3 proofs hold, as builds have stored in their tables" in page
+    assert f"batch 2 of {raw.schema}.stored" in page
+    # results of the same day are dbt's own; older ones are replaced, if the table is the model's
+    assert add_stored_proofs(before, stored) == before
+    old = replace(before, at="2025-01-01T10:00:00Z", proofs=[*before.proofs, OTHER])
+    merged = add_stored_proofs(old, stored)
+    assert merged is not None
+    assert {proof.name: proof.status for proof in merged.proofs} == {**expected, "other": "fail"}
+    assert len(merged.proofs) == 4
+    twice = [*stored, *(replace(proof, subject="dev.stored_latest") for proof in stored)]
+    assert add_stored_proofs(old, twice) == old
+
+    broken = {"strandline.watermark": "{}", "strandline.proved": "{"}
+    with pytest.raises(LoaderError, match="its stored verdicts cannot be read"):
+        parse_verdicts("analytics.t", broken, ["raw"])
+
+
+OTHER = Proof("test.p.other", "other", "stored_latest", "fail")
+
+
+def _read_comparisons(comparisons: FolderComparisons | LakeComparisons, schema: str) -> Any:
+    """Returns readers of which only the comparisons and their schema are read."""
+    return StatusReaders(None, schema, None, None, comparisons)  # type: ignore[arg-type]
+
+
+def test_keys_of_failing_rows(shop: Shop, project: DbtProject, raw: RawSchema) -> None:
     raw.append("orders", 1, [row(key, key, SCRIPT) for key in range(1, 31)])
     raw.append("well", 1, [row(1, 1)])
     shop.model("orders_latest", STAGED % ("status", "orders"))
