@@ -32,6 +32,7 @@ _STATE_SELECTOR = re.compile(r"\b(?:state|result|source_status):")
 _SUCCESS = frozenset({"success", "pass", "no-op"})
 _FAILURE = frozenset({"error", "fail", "runtime error", "partial success"})
 _DBT_LOGGING = ("dbt_common.events.functions", "dbt.events.logging")
+_DEBUG_LEVELS = ("debug", "test")
 # dbt's options whose values the spec determines, because sync and build use the same Spark session.
 _FIXED_OPTIONS = {"--profile": "profile", "--target": "target", "-t": "target"}
 
@@ -231,15 +232,26 @@ def _set_pwd(folder: Path) -> Iterator[None]:
 def redact_log() -> Iterator[None]:
     """Removes secrets from dbt's output and log. dbt itself removes only `DBT_ENV_SECRET_*`.
 
-    Replaces dbt's function `env_scrubber` in both modules that use it.
+    Replaces dbt's function `env_scrubber` in both modules that use it. Also replaces dbt's
+    function that writes a line, which would compose and scrub each debug event, even if it does
+    not write debug events. With `--log-format json`, this would take a sixth of a build's time.
     """
     modules: list[Any] = [importlib.import_module(name) for name in _DBT_LOGGING]
     originals = [module.env_scrubber for module in modules]
+    logger: Any = importlib.import_module("dbt_common.events.logger")._Logger
+    write_line = logger.write_line
+
+    def write_enabled_line(self: Any, event: Any) -> None:
+        if event.info.level not in _DEBUG_LEVELS or self.level.value in _DEBUG_LEVELS:
+            write_line(self, event)
+
     for module, scrub in zip(modules, originals, strict=True):
         module.env_scrubber = lambda text, scrub=scrub: redact_foreign(scrub(text))
+    logger.write_line = write_enabled_line
     try:
         yield
     finally:
+        logger.write_line = write_line
         for module, scrub in zip(modules, originals, strict=True):
             module.env_scrubber = scrub
 

@@ -90,11 +90,27 @@ def _starts(project: Path) -> list[str]:
         (project.parent / "started").unlink(missing_ok=True)
 
 
+_PASSED = """
+from dbt.adapters.factory import FACTORY
+from dbt.cli.main import dbtRunner
+
+assert dbtRunner().invoke(["run", "--profiles-dir", "."]).success
+[adapter] = FACTORY.adapters.values()
+print("passed:", *sorted(adapter.config.credentials.server_side_parameters))
+"""
+"""Runs the project, and prints the settings that dbt passes to Spark before each statement."""
+
+
 def test_one_jvm_starts_with_iceberg_and_without_settings_on_its_command_line(
     project: Path,
 ) -> None:
-    done = _dbt(project, "run")
+    done = _python(project, "-c", _PASSED)
     assert done.returncode == 0, done.stdout + done.stderr
+    passed = done.stdout.rpartition("passed: ")[2].split()
+    # dbt-spark adds `spark.sql.ansi.enabled`.
+    assert [name.removeprefix("spark.sql.") for name in passed] == [
+        *("ansi.enabled", "catalogImplementation", "defaultCatalog")
+    ]
     [start] = _starts(project)
     assert "org.apache.spark.deploy.SparkSubmit" in start
     assert "iceberg-spark-runtime" in start

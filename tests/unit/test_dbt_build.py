@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
+from dbt_common.events.logger import _JsonLogger
 
 from loader.cli.console import Output
 from loader.cli.dbt_build import Build, _create_runner, redact_log
@@ -83,8 +85,12 @@ def test_a_variable_of_dbt_that_names_the_target_counts_for_both(
 
 @pytest.mark.parametrize("is_json", [False, True])
 def test_what_dbt_prints_and_logs_has_no_secret(
-    project: Path, capsys: pytest.CaptureFixture[str], is_json: bool
+    project: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    is_json: bool,
 ) -> None:
+    composed = _record_composed_lines(monkeypatch)
     redactor = Redactor()
     redactor.add("q7-secret")
     (project / "models").mkdir()
@@ -103,3 +109,17 @@ def test_what_dbt_prints_and_logs_has_no_secret(
     for text in (capsys.readouterr().out, log):
         assert "it is *** of shop" in text
         assert "q7-secret" not in text
+    assert composed == ({"info"} if is_json else set())
+
+
+def _record_composed_lines(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Returns the levels of the events that dbt composes as JSON, which it fills later."""
+    levels: set[str] = set()
+    create_line = _JsonLogger.create_line
+
+    def record(self: _JsonLogger, event: Any) -> str:
+        levels.add(event.info.level)
+        return str(create_line(self, event))
+
+    monkeypatch.setattr(_JsonLogger, "create_line", record)
+    return levels
