@@ -30,10 +30,10 @@
 {%- endmacro %}
 
 
-{% macro _order_by(cursor_field, alias=none, union=false, direction="") -%}
+{% macro _order_by(cursor_field, union=false, direction="") -%}
     {#- Returns the same order as a list for ORDER BY. -#}
     {%- set terms = [] -%}
-    {%- for field in strandline._version_fields(cursor_field, alias, union) -%}
+    {%- for field in strandline._version_fields(cursor_field, none, union) -%}
         {%- do terms.append((field ~ " " ~ direction) | trim) -%}
     {%- endfor -%}
     {{ return(terms | join(", ")) }}

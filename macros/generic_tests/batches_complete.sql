@@ -3,7 +3,7 @@
     {%- set syncs = strandline._records(model, "_cq_syncs") if strandline._is_testing()
         else model %}
     {%- if not strandline._is_testing() %}
-        {{ strandline._nothing("'table' as table_name") }}
+        {{ strandline._nothing() }}
     {%- elif not strandline._exists(syncs) %}
         {{ strandline._missing_table(syncs, "`loader state rebuild` creates the ledger again") }}
     {%- else %}
@@ -42,34 +42,21 @@
         - A batch above the head was published between the reads. The next run of this test checks
           it.
     -#}
+    {%- set facts = [] -%}
     {%- for table in tables -%}
         {%- do table.update(strandline._raw_facts(table)) -%}
+        {%- do facts.append([table.name, table.head, table.first, table.compacted, table.removed,
+            table.removing, table.acknowledged_rows, table.kept, table.shared]) -%}
     {%- endfor -%}
     {%- if not tables and not lost -%}
-        {{ strandline._nothing("'table' as table_name") }}
+        {{ strandline._nothing() }}
     {%- endif -%}
     {%- if tables -%}
     with tables as (
-        select *
-        from (
-            values
-            {%- for table in tables %}
-            (
-                {{ strandline._literal(table.name) }},
-                cast({{ table.head if table.head is not none else "null" }} as bigint),
-                {{ table.first }},
-                {{ table.compacted }},
-                {{ table.removed }},
-                {{ table.removing }},
-                {{ table.acknowledged_rows }},
-                cast({{ table.kept if table.kept is not none else "null" }} as bigint),
-                {{ "true" if table.shared else "false" }}
-            ){{ "," if not loop.last }}
-            {%- endfor %}
-        ) as facts_of_tables (
-            table_name, head_before, first_batch, compacted, removed, removing, acknowledged_rows,
-            kept, shared
-        )
+        {{ strandline._literal_rows({"table_name": "string", "head_before": "bigint",
+            "first_batch": "bigint", "compacted": "bigint", "removed": "bigint",
+            "removing": "bigint", "acknowledged_rows": "bigint", "kept": "bigint",
+            "shared": "boolean"}, facts) }}
     ),
 
     raw_rows as (
@@ -107,51 +94,27 @@
     ),
 
     commits as (
-        {{ adapter.dispatch("_commits", "strandline")(tables) }}
-    ),
-
-    facts as (
         select
             table_name,
             batch,
-            snapshot_id,
-            max(rows_in_raw) as rows_in_raw,
-            max(generation_in_raw) as generation_in_raw,
-            max(rows_without_generation) as rows_without_generation,
-            max(ledger_entries) as ledger_entries,
-            max(rows_in_ledger) as rows_in_ledger,
-            max(generation) as generation,
-            max(refreshed) as refreshed,
-            max(source_name) as source_name,
-            sum(commits) as commits,
-            sum(rows_in_commits) as rows_in_commits,
+            -- A commit by another program has no batch number, so it has a separate row.
+            case when batch is null then snapshot_id end as snapshot_id,
+            count(*) as commits,
+            sum(rows_added) as rows_in_commits,
             sum(rows_removed) as rows_removed,
             max(committed_at) as committed_at,
             max(operation) as operation
         from (
-            select
-                table_name, batch, cast(null as bigint) as snapshot_id, rows_in_raw,
-                    generation_in_raw, rows_without_generation,
-                null as ledger_entries, null as rows_in_ledger, null as generation, 0 as refreshed,
-                    null as source_name,
-                null as commits, null as rows_in_commits, null as rows_removed, null
-                    as committed_at, null as operation
-            from raw_rows
-            union all
-            select
-                table_name, batch, null, null, null, null,
-                ledger_entries, rows_in_ledger, generation, refreshed, source_name,
-                null, null, null, null, null
-            from ledger
-            union all
-            -- A commit by another program has no batch number, so it has a separate row.
-            select
-                table_name, batch, case when batch is null then snapshot_id end, null, null, null,
-                null, null, null, 0, null,
-                1, rows_added, rows_removed, committed_at, operation
-            from commits
-        ) as all_facts
-        group by table_name, batch, snapshot_id
+            {{ adapter.dispatch("_commits", "strandline")(tables) }}
+        ) as commits_of_tables
+        group by table_name, batch, case when batch is null then snapshot_id end
+    ),
+
+    facts as (
+        select *
+        from raw_rows
+        full join ledger using (table_name, batch)
+        full join commits using (table_name, batch)
     ),
 
     accounts as (

@@ -1,10 +1,7 @@
 {% test complete_recently(model, within=24, tables=none, exclude_tables=none) %}
     {{ config(severity="warn", tags=["strandline"]) }}
-    {%- if not strandline._is_testing() %}
-        {{ strandline._nothing("'table' as table_name") }}
-    {%- else %}
-        {{ strandline._complete_recently_sql(model, within, tables, exclude_tables) }}
-    {%- endif %}
+    {{ strandline._complete_recently_sql(model, within, tables, exclude_tables)
+        if strandline._is_testing() else strandline._nothing() }}
 {% endtest %}
 
 

@@ -3,7 +3,7 @@
     {%- set syncs = strandline._records(model, "_cq_syncs") if strandline._is_testing()
         else model %}
     {%- if not strandline._is_testing() %}
-        {{ strandline._nothing("'table' as table_name") }}
+        {{ strandline._nothing() }}
     {%- elif not strandline._exists(syncs) %}
         {{ strandline._missing_table(syncs, "`loader run` or `loader state rebuild` creates the "
             ~ "ledger") }}

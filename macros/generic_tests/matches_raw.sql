@@ -1,7 +1,7 @@
 {% test matches_raw(model, raw=none, unique_key=none, cursor_field=none) %}
     {{ config(severity="error", tags=["strandline"]) }}
     {%- if not strandline._is_testing() %}
-        {{ strandline._nothing("'problem' as problem") }}
+        {{ strandline._nothing() }}
     {%- else %}
         {%- do strandline._exists(model) if model is string %}
         {%- set subject = strandline._subject(
@@ -65,7 +65,7 @@
             ~ " as problem") }}
     {%- endfor -%}
     {%- if asked == "false" -%}
-        {{ return(strandline._nothing("'problem' as problem")) }}
+        {{ return(strandline._nothing()) }}
     {%- endif -%}
     {%- set by_key = dict(subject, key=spec.key) -%}
     {%- set versions = "(\n" ~ spec.sql ~ "\n)" if asked is none

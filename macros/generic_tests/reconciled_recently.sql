@@ -1,10 +1,7 @@
 {% test reconciled_recently(model, within=24, min_share=1.0, tables=none) %}
     {{ config(severity="warn", tags=["strandline"]) }}
-    {%- if not strandline._is_testing() %}
-        {{ strandline._nothing("'table' as table_name") }}
-    {%- else %}
-        {{ strandline._reconciled_recently_sql(model, within, min_share, tables) }}
-    {%- endif %}
+    {{ strandline._reconciled_recently_sql(model, within, min_share, tables)
+        if strandline._is_testing() else strandline._nothing() }}
 {% endtest %}
 
 

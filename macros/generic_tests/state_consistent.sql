@@ -3,7 +3,7 @@
     {%- set state = strandline._records(model, "_cq_state") if strandline._is_testing()
         else model %}
     {%- if not strandline._is_testing() or not strandline._is_state_in_lake() %}
-        {{ strandline._nothing("'key' as key") }}
+        {{ strandline._nothing() }}
     {%- elif not strandline._exists(state) %}
         {%- if strandline._tables_with_state(raw_schema or state.schema) %}
         {{ strandline._missing_table(
@@ -12,7 +12,7 @@
             ~ "strandline__state_in_lake to false"
         ) }}
         {%- else %}
-        {{ strandline._nothing("'key' as key") }}
+        {{ strandline._nothing() }}
         {%- endif %}
     {%- else %}
         {{ strandline._judge_states(state, "cq_state_current", grace_minutes, raw_schema).sql }}
@@ -114,46 +114,27 @@
         {%- do head.update({"is_old": strandline._seconds_since_commit(
             head, grace_minutes) > 60 * grace_minutes}) -%}
     {%- endfor -%}
-    {%- set text = dbt.type_string() -%}
+    {%- set raw_tables, newest_batches = [], [] -%}
+    {%- for entry in judged if entry.key -%}
+        {%- do raw_tables.append([entry.key, entry.raw_batch, entry.is_ahead or false,
+            entry.is_unreadable or false]) -%}
+    {%- endfor -%}
+    {%- for key in lost_keys -%}
+        {%- do raw_tables.append([key, none, false, false]) -%}
+    {%- endfor -%}
+    {%- for head in heads -%}
+        {%- do newest_batches.append([head.table.name, head.source, head.batch, head.before,
+            head.is_old or false]) -%}
+    {%- endfor -%}
     with raw_tables as (
-        select *
-        from (
-            values
-            {%- for entry in judged if entry.key %}
-            (
-                {{ strandline._literal(entry.key) }},
-                cast({{ entry.raw_batch if entry.raw_batch is not none else "null" }} as bigint),
-                {{ "true" if entry.is_ahead else "false" }},
-                {{ "true" if entry.is_unreadable else "false" }}
-            ),
-            {%- endfor %}
-            {%- for key in lost_keys %}
-            ({{ strandline._literal(key) }}, cast(null as bigint), false, false),
-            {%- endfor %}
-            (cast(null as {{ text }}), cast(null as bigint), false, false)
-        ) as facts_of_states (key, raw_batch, is_ahead, is_unreadable)
-        where key is not null
+        {{ strandline._literal_rows({"key": "string", "raw_batch": "bigint", "is_ahead": "boolean",
+            "is_unreadable": "boolean"}, raw_tables) }}
     ),
 
     -- The newest batches of the raw tables before the states were read.
     heads as (
-        select *
-        from (
-            values
-            {%- for head in heads %}
-            (
-                {{ strandline._literal(head.table.name) }},
-                cast({{ strandline._literal(head.source) if head.source
-                    else "null" }} as {{ text }}),
-                cast({{ head.batch }} as bigint),
-                cast({{ head.before }} as bigint),
-                {{ "true" if head.is_old else "false" }}
-            ),
-            {%- endfor %}
-            (cast(null as {{ text }}), cast(null as {{ text }}), cast(null as bigint),
-                cast(null as bigint), false)
-        ) as facts_of_heads (table_name, source_name, head, head_before, is_old)
-        where table_name is not null
+        {{ strandline._literal_rows({"table_name": "string", "source_name": "string",
+            "head": "bigint", "head_before": "bigint", "is_old": "boolean"}, newest_batches) }}
     ),
 
     versions as (

@@ -1,12 +1,8 @@
 {% test volume_plausible(model, factor=3, days=28, min_days=7, min_rows=100,
     exclude_tables=none) %}
     {{ config(severity="warn", tags=["strandline"]) }}
-    {%- if not strandline._is_testing() %}
-        {{ strandline._nothing("'table' as table_name") }}
-    {%- else %}
-        {{ strandline._volume_plausible_sql(model, factor, days, min_days, min_rows,
-            exclude_tables) }}
-    {%- endif %}
+    {{ strandline._volume_plausible_sql(model, factor, days, min_days, min_rows, exclude_tables)
+        if strandline._is_testing() else strandline._nothing() }}
 {% endtest %}
 
 

@@ -1,9 +1,6 @@
-{#- A verdict is a stored result of a check. A build of cq_sync_log or cq_state_current checks the
-    raw tables that have changed since the last build. In the model's property `strandline.proved`,
-    it stores the tables that passed, as {table: fingerprint}. The tests batches_complete and
-    state_consistent check each raw table without a verdict for its current fingerprint. Therefore
-    the tests report a failure until it is corrected, and need only one statement for each unchanged
-    table. -#}
+{#- A build of cq_sync_log or cq_state_current checks the raw tables that have changed since the last
+    build, and stores the tables that passed in the model's property `strandline.proved`, as {table:
+    fingerprint}. The tests batches_complete and state_consistent check the other tables. -#}
 
 
 {% macro _records(relation, name) -%}

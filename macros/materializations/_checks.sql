@@ -93,17 +93,16 @@
 {%- endmacro %}
 
 
-{% macro _unproved(checks, spec, mark) -%}
-    {#- Returns the checks that have not passed up to the newest batch that the table shows. -#}
-    {%- set unproved = [] -%}
+{% macro _has_unproved(checks, spec, mark) -%}
+    {#- Returns whether a check has not passed up to the newest batch that the table shows. -#}
     {%- for check in checks -%}
-        {%- set proved = mark.proved.get(check.id) -%}
-        {%- for table in spec.tables if not proved or proved.get(table.name, 0) < table.head
+        {%- set proved = mark.proved.get(check.id, {}) -%}
+        {%- for table in spec.tables if proved.get(table.name, -1) < table.head
             or check.id in mark.failed_turns -%}
-            {%- do unproved.append(check.id) if check.id not in unproved -%}
+            {{ return(true) }}
         {%- endfor -%}
     {%- endfor -%}
-    {{ return(unproved) }}
+    {{ return(false) }}
 {%- endmacro %}
 
 

@@ -185,20 +185,23 @@
 
 {% macro _lineage(table, since) -%}
     {#- Returns the commits of a raw table after the Iceberg snapshot `since`: {is_ancestor,
-        batches: {batch: rows}, foreign}. `is_ancestor` is whether the current snapshot descends
-        from `since`. `foreign` is true if a commit is not a batch that the loader appended. If a
-        batch was published on top of another commit, its commit contains only the batch number. -#}
+        batches: {batch: rows}, foreign, is_rewritten}. `is_ancestor` is whether the current snapshot
+        descends from `since`. `foreign` is true if a commit is not a batch that the loader
+        appended. `is_rewritten` is true if all commits only rewrote files. If a batch was published
+        on top of another commit, its commit contains only the batch number. -#}
     {%- set commits = {} -%}
     {%- for row in (table.commits if "commits" in table
         else run_query(strandline._commits_sql(table.relation))) -%}
         {%- do commits.update({row[3]: {"parent": row[4], "operation": row[5], "batch": row[1],
             "rows": row[2], "at": row[6] | int}}) -%}
     {%- endfor -%}
-    {%- set at = namespace(snapshot=table.snapshot | string, foreign=false, passed=false) -%}
+    {%- set at = namespace(snapshot=table.snapshot | string, foreign=false, passed=false,
+        rewritten=true) -%}
     {%- set batches = {} -%}
     {%- for step in range(commits | length) if at.snapshot != since | string
         and at.snapshot in commits -%}
         {%- set commit = commits[at.snapshot] -%}
+        {%- set at.rewritten = at.rewritten and commit.operation == "replace" -%}
         {%- if commit.operation == "append" and commit.batch
             and not commit.batch.strip("0123456789") -%}
             {%- do batches.update({commit.batch | int: (commit.rows or 0) | int}) -%}
@@ -215,6 +218,7 @@
             or at.snapshot and at.snapshot not in commits and not at.passed,
         "batches": batches,
         "foreign": at.foreign or at.snapshot != since | string,
+        "is_rewritten": at.rewritten and at.snapshot == since | string,
     }) }}
 {%- endmacro %}
 

@@ -35,19 +35,8 @@
 {% macro _only_rewritten(relation, since, current) -%}
     {#- Returns whether all commits after an Iceberg snapshot only rewrote files, without changing
         rows. -#}
-    {%- set commits = {} -%}
-    {%- for row in run_query(
-        "select cast(snapshot_id as string), cast(parent_id as string), operation from " ~ relation
-        ~ ".snapshots"
-    ) -%}
-        {%- do commits.update({row[0]: {"parent": row[1], "operation": row[2]}}) -%}
-    {%- endfor -%}
-    {%- set at = namespace(snapshot=current) -%}
-    {%- for step in range(commits | length)
-        if at.snapshot != since and commits.get(at.snapshot, {}).get("operation") == "replace" -%}
-        {%- set at.snapshot = commits[at.snapshot].parent -%}
-    {%- endfor -%}
-    {{ return(at.snapshot == since) }}
+    {{ return(strandline._lineage({"relation": relation, "snapshot": current},
+        since).is_rewritten) }}
 {%- endmacro %}
 
 
@@ -136,8 +125,8 @@
         or strandline._prove_all() -%}
     {%- set checks = strandline._attached_checks(
         strandline._subject_of(spec, target_table), owner) -%}
-    {%- set unproved = strandline._unproved(checks, spec, mark) if not wrote else [] -%}
-    {%- if not wrote and not (checks and (is_due or unproved)) -%}
+    {%- if not wrote and not (checks and (
+        is_due or strandline._has_unproved(checks, spec, mark))) -%}
         {{ return(none) }}
     {%- endif -%}
     {%- set written = strandline._properties(target_table) if wrote else {} -%}
