@@ -15,18 +15,12 @@
     {%- endif -%}
 {%- endfor -%}
 {%- if not tables %}
-select
-    cast(null as {{ dbt.type_string() }}) as source_name,
-    cast(null as {{ dbt.type_string() }}) as schema_name,
-    cast(null as {{ dbt.type_string() }}) as table_name,
-    cast(null as bigint) as raw_rows,
-    cast(null as bigint) as raw_keys,
-    cast(null as bigint) as redelivered_rows,
-    cast(null as bigint) as in_batch_duplicates,
-    cast(null as bigint) as conflicting_rows,
-    cast(null as bigint) as versions,
-    cast(null as bigint) as last_batch
-where false
+select *
+from {{ strandline._no_rows({
+    "string": "source_name schema_name table_name",
+    "bigint": "raw_rows raw_keys redelivered_rows in_batch_duplicates conflicting_rows versions"
+        ~ " last_batch",
+}) }} as no_tables
 {%- endif %}
 {%- for table in tables %}
 select

@@ -5,109 +5,91 @@ with attempts as (
     from {{ strandline._syncs(source("strandline", "_cq_syncs")) }} as syncs
 ),
 
-successes as (
+ranked as (
+    select
+        *,
+        max(case when succeeded then finished_at end) over (
+            partition by source_name, table_name
+        ) as last_synced_at,
+        row_number() over (
+            partition by source_name, table_name
+            order by started_at desc, batch desc nulls last
+        ) = 1 as is_newest,
+        succeeded and row_number() over (
+            partition by source_name, table_name
+            order by case when succeeded then 1 else 2 end, started_at desc
+        ) = 1 as is_newest_success
+    from attempts
+),
+
+by_table as (
     select
         source_name,
         table_name,
-        max(batch) over per_table as last_batch,
-        max(case when batch is not null then finished_at end) over per_table as last_batch_at,
-        max(finished_at) over per_table as last_synced_at,
-        cursor_field,
-        cursor_high as cursor,
+        max(case when succeeded then batch end) as last_batch,
+        max(case when succeeded and batch is not null then finished_at end) as last_batch_at,
+        max(last_synced_at) as last_synced_at,
+        max(case when is_newest then started_at end) as last_attempt_at,
+        max(case when is_newest then status end) as last_status,
+        max(case when is_newest then error end) as last_error,
+        count(
+            case
+                when status = 'failed' and (last_synced_at is null or started_at > last_synced_at)
+                    then 1
+            end
+        ) as failures_since,
+        max(case when is_newest_success then cursor_field end) as cursor_field,
+        max(case when is_newest_success then cursor_type end) as cursor_type,
+        max(case when is_newest_success then cursor_high end) as cursor,
+        max_by(complete_until, started_at) filter (where complete_until is not null)
+            as complete_until,
+        sum(rows_below_cursor) as rows_below_cursor,
+        sum(rows_at_cursor) as rows_at_cursor,
+        sum(rows_cursor_unmoved) as rows_cursor_unmoved
+    from ranked
+    group by source_name, table_name
+),
+
+measured as (
+    select
+        *,
         -- A cursor that is a number or a text does not show how far it is behind.
         case
             when cursor_type in ('date', 'timestamp', 'timestamptz')
-                then {{ strandline._cursor_value("cursor_high", "timestamp") }}
-        end as cursor_at,
-        row_number() over (partition by source_name, table_name order by started_at desc) as age
-    from attempts
-    where succeeded
-    window per_table as (partition by source_name, table_name)
-),
-
-newest_success as (
-    select *
-    from successes
-    where age = 1
-),
-
-newest_attempt as (
-    select
-        *,
-        row_number() over (partition by source_name, table_name order by started_at desc,
-            batch desc nulls last) as age
-    from attempts
-),
-
-totals as (
-    select
-        source_name,
-        table_name,
-        sum(rows_below_cursor) as rows_below_cursor,
-        sum(rows_at_cursor) as rows_at_cursor,
-        sum(rows_cursor_unmoved) as rows_cursor_unmoved,
-        max_by(complete_until, started_at) filter (where complete_until is not null)
-            as complete_until
-    from attempts
-    group by source_name, table_name
+                then {{ strandline._cursor_value("cursor", "timestamp") }}
+        end as cursor_at
+    from by_table
 ),
 
 verified as (
     {{ strandline._verified_tables(
         source("strandline", "_cq_reconciled"), source("strandline", "_cq_syncs")) }}
-),
-
-failures as (
-    select
-        attempts.source_name,
-        attempts.table_name,
-        count(*) as failures_since
-    from attempts
-    left join newest_success
-        on attempts.source_name = newest_success.source_name
-        and attempts.table_name = newest_success.table_name
-    where attempts.status = 'failed'
-        and (newest_success.last_synced_at is null or attempts.started_at
-        > newest_success.last_synced_at)
-    group by attempts.source_name, attempts.table_name
 )
 
 select
-    newest_attempt.source_name,
-    newest_attempt.table_name,
-    newest_success.last_batch,
-    newest_success.last_batch_at,
-    newest_success.last_synced_at,
-    newest_attempt.started_at as last_attempt_at,
-    newest_attempt.status as last_status,
-    newest_attempt.error as last_error,
-    coalesce(failures.failures_since, 0) as failures_since,
-    newest_success.cursor_field,
-    newest_success.cursor,
+    measured.source_name,
+    measured.table_name,
+    measured.last_batch,
+    measured.last_batch_at,
+    measured.last_synced_at,
+    measured.last_attempt_at,
+    measured.last_status,
+    measured.last_error,
+    measured.failures_since,
+    measured.cursor_field,
+    measured.cursor,
     cast({{ strandline._seconds_between(
-        "newest_success.cursor_at", "newest_success.last_synced_at") }} as bigint)
-        as cursor_lag_seconds,
+        "measured.cursor_at", "measured.last_synced_at") }} as bigint) as cursor_lag_seconds,
     cast({{ strandline._seconds_between(
-        "newest_success.last_synced_at", "current_timestamp") }} as bigint)
-        as seconds_since_sync,
-    totals.complete_until,
+        "measured.last_synced_at", "current_timestamp") }} as bigint) as seconds_since_sync,
+    measured.complete_until,
     verified.verified_until,
     verified.columns_left_out,
-    cast(totals.rows_below_cursor as bigint) as rows_below_cursor,
-    cast(totals.rows_at_cursor as bigint) as rows_at_cursor,
-    cast(totals.rows_cursor_unmoved as bigint) as rows_cursor_unmoved,
+    cast(measured.rows_below_cursor as bigint) as rows_below_cursor,
+    cast(measured.rows_at_cursor as bigint) as rows_at_cursor,
+    cast(measured.rows_cursor_unmoved as bigint) as rows_cursor_unmoved,
     current_timestamp as measured_at
-from newest_attempt
-inner join totals
-    on newest_attempt.source_name = totals.source_name
-    and newest_attempt.table_name = totals.table_name
-left join newest_success
-    on newest_attempt.source_name = newest_success.source_name
-    and newest_attempt.table_name = newest_success.table_name
+from measured
 left join verified
-    on newest_attempt.source_name = verified.source_name
-    and newest_attempt.table_name = verified.table_name
-left join failures
-    on newest_attempt.source_name = failures.source_name
-    and newest_attempt.table_name = failures.table_name
-where newest_attempt.age = 1
+    on measured.source_name = verified.source_name
+    and measured.table_name = verified.table_name
