@@ -69,8 +69,8 @@
     {%- endif -%}
     {%- set by_key = dict(subject, key=spec.key) -%}
     {%- set versions = "(\n" ~ spec.sql ~ "\n)" if asked is none
-        else strandline._touched(by_key, subject.versions, asked, subject.rows) -%}
-    {%- set rows = strandline._touched(by_key, subject.rows, asked, subject.versions) -%}
+        else strandline._touched(by_key, subject.versions, asked) -%}
+    {%- set rows = strandline._touched(by_key, subject.rows, asked) -%}
     {{- strandline._differing_rows(
         "(\n" ~ strandline._expected_sql(spec, versions)
         ~ "\n)", rows, identity, columns, subject.get("types"), strandline._one_task(spec)

@@ -5,13 +5,11 @@
 
 
 {% macro _unique_key_sql(subject, asked) -%}
-    {#- In a history, a tombstone changes a row but does not add a row, so only the raw table shows that the
-        key has changed. -#}
     {%- set history = subject.spec.kind == "history" if subject.spec is defined else false -%}
     select
         {{ strandline._column_list(subject.key) }},
         count(*) as rows_of_key
-    from {{ strandline._touched(subject, subject.rows, asked, subject.versions if history) }}
+    from {{ strandline._touched(subject, subject.rows, asked) }}
         as rows_of_table
     {%- if history %}
     where is_current

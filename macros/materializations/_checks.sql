@@ -1,11 +1,7 @@
-{#- A verdict is a stored result of a check. After writing a table, a build runs the checks among
-    the model's tests on the new rows, and on one of 30 buckets of keys. Each build checks the
-    next bucket, whose number is called a turn. The `strandline.proved` property contains the batch
-    up to which each check has passed. The `strandline.failed_turns` property contains the buckets
-    with failing keys. A test runs the same SELECT on the rows that `strandline.proved` does not
-    cover, and on these buckets.
-    Therefore a fault in a new batch is found in the next build, and is reported until it is
-    corrected. A fault in an old batch is found within 30 builds that run checks. -#}
+{#- Runs tests during a build and stores their results, the verdicts (docs/dbt/tests.md). The
+    property `strandline.proved` contains the batch up to which each check has passed,
+    `strandline.turn` the next bucket of keys to check, and `strandline.failed_turns` the buckets
+    with failing keys. A test runs the same SELECT on the later batches and these buckets. -#}
 
 
 {% macro _attached_checks(subject, owner) -%}
@@ -122,7 +118,8 @@
         {%- set before = none if foreign else mark.proved.get(check.id) -%}
         {%- set turns = (mark.failed_turns.get(check.id, []) if before else []) + [turn] -%}
         {%- set asked = strandline._asked(check.subject, before, turns) -%}
-        {%- do check.subject.update({"rows": target_table ~ " version as of " ~ snapshot}) -%}
+        {%- do check.subject.update({"rows": target_table ~ " version as of " ~ snapshot,
+            "hint": strandline._broadcast_hint(spec, turns)}) -%}
         {#- Finds the buckets of the failing keys. Later tests check these buckets again, and skip
             the other rows of these batches. -#}
         {%- do questions.append(
@@ -214,7 +211,7 @@
         checked rows; "false" means that there are no unchecked rows. -#}
     {%- set arguments, subject = check.arguments, check.subject -%}
     {%- if asked == "false" and check.name != "matches_raw" -%}
-        {{ strandline._nothing("1 as failure") }}
+        {{ strandline._nothing() }}
     {%- elif check.name == "matches_raw" -%}
         {{ strandline._matches_raw_sql(subject, asked) }}
     {%- elif check.name == "no_cursor_ties" -%}
@@ -232,6 +229,18 @@
 {%- endmacro %}
 
 
+{% macro _broadcast_hint(spec, turns) -%}
+    {#- Returns a hint for joining the checked keys without sorting the whole table, if they are
+        few. Spark does not know how many keys a bucket has. -#}
+    {%- set checked = namespace(rows=0) -%}
+    {%- for table in spec.tables -%}
+        {%- set checked.rows = checked.rows + table.get("delivered", 0)
+            + table.get("rows", 15000000) * turns | length // 30 -%}
+    {%- endfor -%}
+    {{ return("/*+ broadcast(touched) */ " if checked.rows < 500000 else "") }}
+{%- endmacro %}
+
+
 {% macro _version_key(subject) -%}
     {#- Returns the key for comparing versions by batch. It includes `_cq_table` if the model reads
         several raw tables, because each raw table numbers its batches separately. -#}
@@ -240,30 +249,26 @@
 {%- endmacro %}
 
 
-{% macro _touched(subject, rows, asked, also=none) -%}
-    {#- Returns the rows of all keys that have a row in `rows` or `also` that meets the condition
-        `asked`. Without a key, rows are matched by their hash. -#}
+{% macro _touched(subject, rows, asked) -%}
+    {#- Returns those of `rows` whose key has a version or a row that meets the condition `asked`.
+        Without a key, rows are matched by their hash. All checks join the same subquery, which
+        Spark then runs only once. -#}
     {%- set key = subject.key or ["_cq_row_hash"] -%}
     {%- if asked is none -%}
         {{ return(rows) }}
     {%- endif -%}
     (
-        select candidates.*
+        select {{ subject.get("hint", "") }}candidates.*
         from {{ rows }} as candidates
-        where exists (
-            select 1
-            from (
-                select {{ strandline._column_list(key) }}
-                from {{ rows }} as asked_rows
-                where {{ asked }}
-                {%- if also %}
-                union all
-                select {{ strandline._column_list(key) }}
-                from {{ also }} as asked_versions
-                where {{ asked }}
-                {%- endif %}
-            ) as touched
-            where {{ strandline._same_key(key, "candidates", "touched") }}
-        )
+        left semi join (
+            select {{ strandline._column_list(key) }}
+            from {{ subject.versions }} as asked_versions
+            where {{ asked }}
+            union all
+            select {{ strandline._column_list(key) }}
+            from {{ subject.rows }} as asked_rows
+            where {{ asked }}
+        ) as touched
+            on {{ strandline._same_key(key, "candidates", "touched") }}
     )
 {%- endmacro %}

@@ -158,7 +158,7 @@ class Proving:
     def await_turn(self, key: int, builds: int) -> None:
         """Sets the models' turn so that a key's comes in the last of so many builds."""
         [found] = self.spark.sql(
-            f"select pmod(xxhash64(to_json(struct({key} as id))), {TURNS}) as bucket"
+            f"select pmod(xxhash64(cast({key} as string)), {TURNS}) as bucket"
         ).collect()
         for kind in self.models:
             self.set(kind, "strandline.turn", str((found.bucket + 1 - builds) % TURNS))

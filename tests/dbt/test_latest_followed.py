@@ -178,9 +178,7 @@ class Snapshot:
         return found
 
     def turn_of(self, key: int) -> int:
-        [[turn]] = self.project.spark.sql(
-            f"select pmod(xxhash64('{{\"id\":{key}}}'), {TURNS})"
-        ).collect()
+        [[turn]] = self.project.spark.sql(f"select pmod(xxhash64('{key}'), {TURNS})").collect()
         return int(turn)
 
 
