@@ -102,9 +102,12 @@ def _drop_fixed_settings() -> None:
 
     given = _server_side_parameters()
     given.pop(JARS, None)
-    properties: Any = SparkContext._jvm.java.lang.System  # type: ignore[union-attr]
+    java: Any = SparkContext._jvm
+    if java is None:  # PySpark connects to a JVM that another program started
+        return
+    get_property = java.java.lang.System.getProperty
     for key, value in [*given.items()]:
-        if _FIXED.match(key) and properties.getProperty(key) == str(value):
+        if _FIXED.match(key) and get_property(key) == str(value):
             del given[key]
 
 

@@ -88,15 +88,6 @@
 {%- endmacro %}
 
 
-{% macro _is_acknowledged(incidents, batch) -%}
-    {%- for incident in incidents if incident.last is not none and incident.first <= batch
-        and batch <= incident.last -%}
-        {{ return(true) }}
-    {%- endfor -%}
-    {{ return(false) }}
-{%- endmacro %}
-
-
 {% macro _not_acknowledged(incidents, batch="_cq_batch", snapshot=none) -%}
     {#- Returns the condition that a failing row does not belong to an incident. Rows without a
         batch are treated as batch 0. -#}

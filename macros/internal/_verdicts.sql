@@ -1,6 +1,6 @@
-{#- A build of cq_sync_log or cq_state_current checks the raw tables that have changed since the last
-    build, and stores the tables that passed in the model's property `strandline.proved`, as {table:
-    fingerprint}. The tests batches_complete and state_consistent check the other tables. -#}
+{#- A build of cq_sync_log or cq_state_current checks the raw tables that have changed since the
+    last build. It stores the tables that passed in the model's property `strandline.proved`, as
+    {table: fingerprint}. The tests batches_complete and state_consistent check the others. -#}
 
 
 {% macro _records(relation, name) -%}

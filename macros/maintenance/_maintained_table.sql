@@ -19,7 +19,7 @@
     {#- Rejects the loader's tables. The loader recovers from the commits of raw tables and
         publishes their Iceberg snapshots. Only `loader compact` can determine which versions are
         still needed. This command also compacts the state and the ledger. -#}
-    {%- if strandline._is_raw(strandline._full_name(relation))
+    {%- if strandline._properties(relation).get("write.wap.enabled") == "true"
         or relation.identifier.startswith("_cq_") -%}
         {{ exceptions.raise_compiler_error(
             owner ~ ": " ~ strandline._table_name(relation) ~ " belongs to the loader, and "
@@ -33,12 +33,6 @@
 {% macro _full_name(relation) -%}
     {{ return(strandline._quote_path(relation.schema) ~ "."
         ~ strandline._quote(relation.identifier)) }}
-{%- endmacro %}
-
-
-{% macro _is_raw(name) -%}
-    {#- Returns whether the loader publishes batches to a table. -#}
-    {{ return(strandline._properties(name).get("write.wap.enabled") == "true") }}
 {%- endmacro %}
 
 

@@ -122,12 +122,13 @@
         {%- set delivered = namespace(rows=0) -%}
         {%- set committed = strandline._lineage(table, none).batches -%}
         {%- set acknowledged = strandline._acknowledged(
-            table.relation, "batches_complete", owner) -%}
+            table.relation, "batches_complete", owner) | selectattr("last") | list -%}
         {%- for batch, counts in table.new | dictsort if batch <= table.head -%}
             {%- set raw_rows, ledger_rows = counts.raw_rows, counts.ledger_rows -%}
             {%- set delivered.rows = delivered.rows + raw_rows -%}
             {%- if table.has_ledger and batch > table.compacted
-                and not strandline._is_acknowledged(acknowledged, batch)
+                and not (acknowledged | selectattr("first", "le", batch)
+                | selectattr("last", "ge", batch) | list)
                 and (ledger_rows is not none and ledger_rows != raw_rows
                     or not counts.entries and (batch < table.head or batch not in committed)
                     or batch in committed and committed[batch] != raw_rows) -%}

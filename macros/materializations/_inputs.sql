@@ -185,8 +185,8 @@
 
 {% macro _lineage(table, since) -%}
     {#- Returns the commits of a raw table after the Iceberg snapshot `since`: {is_ancestor,
-        batches: {batch: rows}, foreign, is_rewritten}. `is_ancestor` is whether the current snapshot
-        descends from `since`. `foreign` is true if a commit is not a batch that the loader
+        batches: {batch: rows}, foreign, is_rewritten}. `is_ancestor` is whether the current
+        snapshot descends from `since`. `foreign` is true if a commit is not a batch that the loader
         appended. `is_rewritten` is true if all commits only rewrote files. If a batch was published
         on top of another commit, its commit contains only the batch number. -#}
     {%- set commits = {} -%}
