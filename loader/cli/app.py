@@ -23,6 +23,7 @@ from loader.cli.console import ConnectorLogHandler, Output, discard
 from loader.cli.discover import discover
 from loader.cli.init import init
 from loader.cli.preview import preview
+from loader.cli.receipts import receipts
 from loader.cli.reconcile import reconcile
 from loader.cli.report import report
 from loader.cli.run import run
@@ -213,6 +214,7 @@ for command in (
     reconcile,
     compact,
     state,
+    receipts,
     schema,
     preview,
     report,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from loader import __version__
@@ -78,6 +78,7 @@ class SyncRecord:
             cursor but other values.
         complete_until: a time on the source's clock. The raw table contains all rows that were
             committed up to this time. None if unknown.
+        receipt: the signed receipt of the batch (:mod:`loader.lake.receipt`).
     """
 
     run_id: str
@@ -109,6 +110,7 @@ class SyncRecord:
     rows_at_cursor: int | None = None
     rows_cursor_unmoved: int | None = None
     complete_until: dt.datetime | None = None
+    receipt: str | None = field(default=None, repr=False)
 
     @property
     def table(self) -> tuple[str, str]:
@@ -155,7 +157,7 @@ class SyncRecord:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> SyncRecord:
         """Creates a record from a commit's values. Ignores keys that only later versions know."""
-        names = {field.name for field in fields(cls)}
+        names = {each.name for each in fields(cls)}
         known_values = {key: value for key, value in values.items() if key in names}
         for key in ("started_at", "finished_at", "complete_until"):
             if isinstance(known_values.get(key), str):
@@ -266,6 +268,27 @@ class Ledger:
         cache |= self._by_iceberg(records) if few else self._by_spark()
         cache[_ALL] = 0
         return cache
+
+    @_reports_damage
+    def read_receipts(self, table: str | None = None, sources: Sequence[str] = ()) -> list[str]:
+        """Returns the receipts in the order of their batches.
+
+        Args:
+            table: the table to read; None means all tables.
+            sources: the sources to read; empty means all sources.
+        """
+        condition = f"and table_name = {text_literal(table)}" if table is not None else ""
+        if not self.lake.exists(TABLE) or "receipt" not in self.lake.frame(TABLE).columns:
+            return []
+        rows = self.lake.spark.sql(
+            f"""
+            select distinct table_name, batch, receipt
+            from {self.lake.name(TABLE)}
+            where receipt is not null {condition} {_among(sources)}
+            order by table_name, batch
+            """
+        ).collect()
+        return [row["receipt"] for row in rows]
 
     def _by_iceberg(self, records: Records) -> dict[tuple[str, str], int]:
         """Computes :meth:`last_batches` without a Spark job, whose start may take seconds."""

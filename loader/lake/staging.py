@@ -19,7 +19,6 @@ from pyspark.sql import functions as f
 from loader.errors import TableError
 from loader.lake.commits import BATCH, STATE, SYNC, Commit, batch_of, newest_commit
 from loader.lake.lake import Lake
-from loader.lake.source_schema import SourceSchema, property_of
 from loader.rows.version_order import BATCH as BATCH_COLUMN
 from loader.rows.version_order import quote_name
 from loader.spark import local_files
@@ -81,13 +80,12 @@ def read_staged(lake: Lake, table: str, snapshot_id: int, batch: int) -> DataFra
 
 
 def publish_batch(
-    lake: Lake, table: str, snapshot_id: int, columns: SourceSchema | None = None, source: str = ""
+    lake: Lake, table: str, snapshot_id: int, properties: Mapping[str, str] | None = None
 ) -> Commit:
     """Makes a staged batch visible in one commit.
 
     Args:
-        columns: the source's columns to store in the same commit.
-        source: the batch's source if the table is shared; else empty.
+        properties: properties of the table to set in the same commit.
 
     Raises:
         TableError: if the batch number was already published.
@@ -96,9 +94,10 @@ def publish_batch(
     transaction = handle.newTransaction()
     try:
         transaction.manageSnapshots().cherrypick(snapshot_id).commit()
-        name = property_of(source)
-        if columns is not None and columns.text != handle.properties().get(name):
-            transaction.updateProperties().set(name, columns.text).commit()
+        existing = handle.properties()
+        for name, value in (properties or {}).items():
+            if value != existing.get(name):
+                transaction.updateProperties().set(name, value).commit()
         transaction.commitTransaction()
     except Py4JJavaError as error:
         if "DuplicateWAPCommit" in str(error.java_exception):

@@ -21,6 +21,7 @@ from loader.lake.lake import Lake
 from loader.lake.ledger import RECOVERED, SyncRecord, now
 from loader.lake.locks import lock_table
 from loader.lake.raw_table import list_raw_tables
+from loader.lake.receipt import find_receipt
 from loader.lake.system_tables import PREFIX
 from loader.rows.window import BY_HAND
 from loader.spark.error_translation import translate_error
@@ -119,8 +120,12 @@ def rebuild_table(
     if not {commit.batch for commit in commits} <= set(known):
         known = stores.ledger.batches(names, table).get(table, set())
     refresh = _find_refresh(commits)
+    properties = stores.lake.properties(table)
     records = [
-        _make_record(source, table, commit, run_id, commit.batch == refresh)
+        replace(
+            _make_record(source, table, commit, run_id, commit.batch == refresh),
+            receipt=find_receipt(properties, commit.batch),
+        )
         for commit in commits
         if commit.batch not in known
     ]

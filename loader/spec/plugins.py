@@ -22,6 +22,7 @@ from loader.names import explain_refusal
 from loader.spec.entry_points import list_plugins
 from loader.spec.options import Name, Names, Strict, unique
 from loader.spec.redaction import Redactor, redact_foreign
+from loader.spec.signing_keys import CREATE, parse_private_key
 from loader.spec.validation import Model, OptionError, validate_options
 
 SCHEME = "strandline://"
@@ -233,12 +234,33 @@ class LakeOptions(Strict):
         schema_: the namespace of the raw tables (`schema` in the spec).
         profiles_dir: the folder of profiles.yml, relative to the spec's folder. The default is the
             folder that dbt uses.
+        receipt_signing_key: an Ed25519 private key in PEM format. If it is set, each batch gets a
+            signed receipt.
     """
 
     profile: Name = "strandline"
     target: Name | None = None
     schema_: FolderName = Field(default="raw", alias="schema")
     profiles_dir: Name | None = None
+    receipt_signing_key: SecretStr | None = None
+
+    @field_validator("receipt_signing_key")
+    @classmethod
+    def _valid_signing_key(cls, value: SecretStr | None) -> SecretStr | None:
+        try:
+            if value is not None:
+                parse_private_key(value.get_secret_value())
+        except ImportError:
+            raise OptionError(
+                "receipts need the package cryptography", "pip install 'strandline[receipts]'"
+            ) from None
+        except ValueError as error:
+            raise OptionError(
+                str(error),
+                f"Create a key with `{CREATE}`, and write the name of its file here: "
+                "${file:/run/secrets/receipts.pem}",
+            ) from None
+        return value
 
 
 class StateStoreOptions(Strict):

@@ -87,6 +87,8 @@ class Batch:
             read. Fewer rows may be read than counted if the source changes in between.
         find_cursor: returns the cursor to store if fewer rows were read than counted; see
             :func:`find_reached_cursor`.
+        rows_read: the cached rows that the source returned, with those that are not appended; None
+            if `rows` contains all of them.
         is_followed: a function that returns whether another batch follows.
     """
 
@@ -98,6 +100,7 @@ class Batch:
     expected_rows: int | None
     counted_rows: int | None
     find_cursor: Callable[[DataFrame], Cursor | None]
+    rows_read: DataFrame | None
     is_followed: Callable[[], bool]
 
 
@@ -226,6 +229,7 @@ def _complete_batch(
         extracted.expected_rows,
         bounds.rows if extracted.read is None and reads_new_rows else None,
         partial(find_reached_cursor, planned),
+        rows_read,
         planned.is_followed,
     )
 

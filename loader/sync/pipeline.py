@@ -21,6 +21,7 @@ from loader.spark.jvm_exit import has_java_ended
 from loader.spark.named_steps import step
 from loader.spec.options import TableOptions, options_for
 from loader.spec.plugins import DestinationSpec, SourceSpec
+from loader.spec.signing_keys import parse_private_key
 from loader.spec.spec import Spec
 from loader.state import StateBackend
 from loader.state.lake_table import LakeState
@@ -101,14 +102,20 @@ class Pipeline:
             SpecError: if the state backend's package is missing, or its options are wrong.
         """
         lake = Lake(self.spark, self.spec.schema_of(source))
-        return Stores(lake, self._open_state(source, lake), Ledger(lake))
+        return self._open_stores(source, lake)
 
     @contextmanager
     def lend_stores(self, source: SourceSpec) -> Iterator[Stores]:
         """Yields a source's stores for a worker thread, which gets its own Spark session."""
         lake = Lake(self.spark, self.spec.schema_of(source))
         with self._lakes.setdefault(lake.schema, lake).lend(self._idle_sessions) as own:
-            yield Stores(own, self._open_state(source, own), Ledger(own))
+            yield self._open_stores(source, own)
+
+    def _open_stores(self, source: SourceSpec, lake: Lake) -> Stores:
+        key = self.spec.destination(source.destinations[0]).lake.receipt_signing_key
+        signing_key = None if key is None else parse_private_key(key.get_secret_value())
+        state = self._open_state(source, lake)
+        return Stores(lake, state, Ledger(lake), signing_key=signing_key)
 
     def _open_state(self, source: SourceSpec, lake: Lake) -> StateBackend:
         tables = self.spec.destination(source.destinations[0]).lake

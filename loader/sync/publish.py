@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame
 from loader.errors import LoaderError, TableError
 from loader.lake.commits import Commit
 from loader.lake.raw_table import alter_table, create_raw_table, may_reach_staged
+from loader.lake.receipt import property_of as receipt_property_of
 from loader.lake.schema_evolution import conform
 from loader.lake.source_schema import property_of
 from loader.lake.staging import (
@@ -21,6 +22,7 @@ from loader.lake.staging import (
 from loader.spark.session import plan_now
 from loader.sync.extract import Batch, check_row_count
 from loader.sync.ownership import build_origin_property, record_origin, register_sharer
+from loader.sync.receipts import write_receipt
 from loader.sync.sync_context import SyncContext
 
 
@@ -59,9 +61,12 @@ def publish(sync: SyncContext, batch: Batch) -> tuple[Batch, Commit | None]:
         _finish_without_rows(sync, batch)
         return batch, None
     sync.report_step("staged")
+    properties, batch = _add_receipt(sync, batch, staged)
     sync.watch.check_interruption(plan.name)
     sync.lease.confirm()
-    published = publish_batch(lake, plan.lake_table, staged, batch.drift.after, plan.policy.source)
+    if batch.drift.after is not None:
+        properties[property_of(plan.policy.source)] = batch.drift.after.text
+    published = publish_batch(lake, plan.lake_table, staged, properties)
     sync.report_step("published")
     if plan.accepts_other_origin:
         record_origin(plan, lake)
@@ -72,6 +77,19 @@ def _stage(sync: SyncContext, batch: Batch, rows: DataFrame) -> int:
     """Stages a batch with its state and its ledger row. Returns the id of the staged snapshot."""
     facts = {"state": batch.state.to_json(), "sync": batch.record.to_dict()}
     return stage_batch(sync.lake, sync.plan.lake_table, rows, batch.state.batch, facts)
+
+
+def _add_receipt(sync: SyncContext, batch: Batch, staged: int) -> tuple[dict[str, str], Batch]:
+    """Returns the property with the receipt of a staged batch, and the batch with its receipt.
+
+    Returns no property if the spec requests no receipts.
+    """
+    key = sync.stores.signing_key
+    if key is None:
+        return {}, batch
+    receipt = write_receipt(sync, batch, staged, key).envelope
+    batch = replace(batch, record=replace(batch.record, receipt=receipt))
+    return {receipt_property_of(sync.plan.source): receipt}, batch
 
 
 def _misses_cursor(sync: SyncContext, batch: Batch, staged: int, rows_staged: int) -> bool:

@@ -8,6 +8,7 @@ from loader.errors import LoaderError, StateError
 from loader.lake.commits import Commit, newest_commit
 from loader.lake.ledger import RECOVERED, SyncRecord
 from loader.lake.raw_table import drop_outdated_table
+from loader.lake.receipt import find_receipt
 from loader.lake.staging import discard_staged
 from loader.sources.interface import Request
 from loader.state import TableState
@@ -120,6 +121,7 @@ def recover(sync: SyncContext) -> PriorState:
             run_id=sync.run_id,
             rows_appended=own_commit.rows,
             snapshot_id=own_commit.snapshot_id,
+            receipt=find_receipt(stores.lake.properties(plan.lake_table), own_commit.batch),
         )
         stores.record(recovered.finish())
     sync.report_step("recovered")

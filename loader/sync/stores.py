@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from loader.errors import StateError
 from loader.lake.lake import Lake
@@ -14,6 +15,9 @@ from loader.lake.ledger import Ledger, SyncRecord
 from loader.lake.raw_table import find_table_id
 from loader.state import StateBackend, StateRow, TableState, choose_effective_state
 from loader.sync.table_plan import TablePlan
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 _MANY_TABLES = 8
 """From this number of tables on, one query of the whole ledger is faster than one per table."""
@@ -30,12 +34,14 @@ class Stores:
     Attributes:
         confirm: raises a TableError if another run has acquired the table's lock. It is called
             before each write, so that the data of the lock's new owner is not overwritten.
+        signing_key: signs the receipts of batches; None if the spec requests no receipts.
     """
 
     lake: Lake
     state: StateBackend
     ledger: Ledger
     confirm: Callable[[], None] = _accept_lock
+    signing_key: Ed25519PrivateKey | None = None
 
     def store(self, name: str, state: TableState) -> None:
         """Writes the state of a table (`source.table`) if this run still holds the lock."""
