@@ -35,6 +35,7 @@ from loader.rows.bookkeeping import COLUMNS
 from loader.rows.version_order import BATCH, quote_name
 
 BUCKET_DIGITS = 3
+_SOURCE, _ALL = 0, 1  # the two digests of a row
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 """The digest of no rows: the SHA-256 of an empty string."""
 
@@ -63,35 +64,33 @@ def compute_digests(rows: DataFrame, columns: t.StructType) -> dict[int, RowsDig
         rows: rows with the columns, or with wider types, and with a batch number.
         columns: the columns, with the types by which the values are formatted.
     """
-    from_source, own = _concatenate(columns, False), _concatenate(columns, True)
-    source_digest = f.sha2(from_source, 256)
-    digests = rows.select(
-        f.col(BATCH).alias("batch"), source_digest.alias("source"), own.alias("own")
+    row_digests = rows.select(
+        f.col(BATCH).alias("batch"),
+        f.sha2(_concatenate(columns, are_own=False), 256).alias("source"),
+        _concatenate(columns, are_own=True).alias("own"),
     ).select(
         "batch",
-        f.explode(
-            f.array(
-                f.struct(f.lit(True).alias("is_source"), f.col("source").alias("digest")),
-                f.struct(f.lit(False), f.sha2(f.concat("source", "own"), 256)),
-            )
-        ).alias("row"),
+        f.posexplode(f.array("source", f.sha2(f.concat("source", "own"), 256))).alias(
+            "kind", "digest"
+        ),
     )
-    bucket = f.substring("row.digest", 1, BUCKET_DIGITS)
-    buckets = digests.groupBy("batch", "row.is_source", bucket.alias("bucket")).agg(
+    buckets = row_digests.groupBy(
+        "batch", "kind", f.substring("digest", 1, BUCKET_DIGITS).alias("bucket")
+    ).agg(
         f.count(f.lit(1)).alias("rows"),
-        _hash_sorted(f.collect_list("row.digest"), lambda each: each).alias("digest"),
+        _hash_sorted(f.collect_list("digest"), lambda each: each).alias("digest"),
     )
-    totals = buckets.groupBy("batch", "is_source").agg(
+    totals = buckets.groupBy("batch", "kind").agg(
         f.sum("rows").alias("rows"),
         _hash_sorted(
             f.collect_list(f.struct("bucket", "digest")), lambda each: each["digest"]
         ).alias("digest"),
     )
-    found = {(row["batch"], row["is_source"]): row for row in totals.collect()}
+    found = {(row["batch"], row["kind"]): row for row in totals.collect()}
     return {
-        batch: RowsDigest(row["rows"], row["digest"], found[batch, True]["digest"])
-        for (batch, is_source), row in found.items()
-        if not is_source
+        batch: RowsDigest(row["rows"], row["digest"], found[batch, _SOURCE]["digest"])
+        for (batch, kind), row in found.items()
+        if kind == _ALL
     }
 
 

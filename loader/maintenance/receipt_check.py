@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from py4j.protocol import Py4JError
@@ -116,7 +117,10 @@ def check_rows(
         wanted = {receipt.batch for receipt in group}
         digests |= {b: d for b, d in found.items() if b in wanted or b not in digests}
     readable = [receipt for receipt in receipts if receipt.batch not in unreadable]
-    yield from _compare(name, readable, digests, RemovalAccount.of(lake.properties(table)))
+    account = RemovalAccount()  # if its property was changed, removed rows are reported as missing
+    with suppress(ValueError, KeyError, TypeError):
+        account = RemovalAccount.of(lake.properties(table))
+    yield from _compare(name, readable, digests, account)
     yield from _find_uncovered(name, receipts, digests)
 
 
@@ -160,10 +164,11 @@ def _compare(
         if batch <= account.to and removed > 0:
             compacted[batch] = removed
         elif removed > 0:
-            text = f"{removed:,} of its {rows} are missing" if actual.rows else f"its {rows}"
-            yield Finding(table, batch, text if actual.rows else f"{text} are missing")
+            part = f"{removed:,} of its {rows}" if actual.rows else f"its {rows}"
+            yield Finding(table, batch, f"{part} are missing")
         elif removed < 0:
-            yield Finding(table, batch, f"it has {-removed:,} more rows than its receipt ({rows})")
+            more = format_count(-removed, "row")
+            yield Finding(table, batch, f"it has {more} more than its receipt ({rows})")
         else:
             yield Finding(table, batch, f"values in its {rows} were changed")
     total = sum(compacted.values())

@@ -1,0 +1,1 @@
+"""Receipts: chains of signed statements, and the rows to which they refer."""
