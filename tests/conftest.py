@@ -112,6 +112,7 @@ HEAVY = (
     "tests/sync/test_file",
     "tests/dbt/test_models_rebuilt.py",
     "tests/crash/",
+    "tests/receipts/",
     "tests/cdc/test_crash.py",
     "tests/cdc/test_masked_log.py",
     "tests/connectors/cloudquery/test_cloudquery.py",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,12 +59,14 @@ def verify(
     findings: list[Finding] = []
     for receipt in _read_files(files):
         by_table.setdefault(receipt.table, []).append(receipt)
-    checks_rows = data or not files
-    if checks_rows:
-        findings += _check_lakes(settings, by_table)
+    checked: set[str] = set()
+    if data or not files:
+        findings += _check_lakes(settings, by_table, checked)
+        for table in sorted(set(by_table) - checked):
+            findings.append(Finding(table, None, "no lake of the spec contains this raw table"))
     for chain in by_table.values():
         findings += verify_chain(chain, keys)
-    _report(settings, by_table, findings, checks_rows)
+    _report(settings, by_table, findings, checked)
     if any(finding.is_problem for finding in findings):
         sys.exit(LoaderError.exit_code)
 
@@ -78,15 +80,18 @@ def export(settings: Settings, folder: Path) -> None:
     Existing files are only extended. A file is not written if its receipts are missing in the lake
     or differ there.
     """
+    from loader.maintenance.receipt_check import read_receipts
+
     rows = []
     is_failed = False
     folder.mkdir(parents=True, exist_ok=True)
     for lake in _open_lakes(settings):
-        from loader.maintenance.receipt_check import read_receipts
-
-        for table, stored in sorted(read_receipts(lake).receipts.items()):
+        stored = read_receipts(lake).receipts
+        exported = {path.name.removesuffix(SUFFIX) for path in folder.glob(f"*{SUFFIX}")}
+        known = {table for table in exported if table.startswith(f"{lake.schema}.")}
+        for table in sorted({*stored, *known}):
             path = folder / f"{table}{SUFFIX}"
-            lines = [f"{receipt.envelope}\n" for receipt in stored]
+            lines = [f"{receipt.envelope}\n" for receipt in stored.get(table, ())]
             existing = path.read_text("utf-8").splitlines(True) if path.exists() else []
             if lines[: len(existing)] != existing:
                 error = TableError(
@@ -112,10 +117,8 @@ def _read_public_key(path: Path) -> tuple[str, Ed25519PublicKey]:
         key = parse_public_key(path.read_bytes())
         return compute_key_id(key), key
     except ImportError:
-        what, remedy = (
-            "receipts need the package cryptography",
-            "pip install 'strandline[receipts]'",
-        )
+        what = "receipts need the package cryptography"
+        remedy = "pip install 'strandline[receipts]'"
     except ValueError as error:
         what, remedy = str(error), f"`{PUBLISH}` writes the public key"
     except OSError as error:
@@ -164,11 +167,18 @@ def _open_lakes(settings: Settings) -> Iterator[Lake]:
         yield from {lake.schema: lake for lake in lakes}.values()
 
 
-def _check_lakes(settings: Settings, by_table: dict[str, list[Receipt]]) -> Iterator[Finding]:
-    """Yields the findings of all lakes, and adds their receipts to those of the files."""
-    for lake in _open_lakes(settings):
-        from loader.maintenance.receipt_check import check_rows, read_receipts
+def _check_lakes(
+    settings: Settings, by_table: dict[str, list[Receipt]], checked: set[str]
+) -> Iterator[Finding]:
+    """Yields the findings of all lakes.
 
+    Args:
+        by_table: the receipts of files. The receipts of the lakes are added.
+        checked: the tables whose rows were compared are added.
+    """
+    from loader.maintenance.receipt_check import check_rows, read_receipts
+
+    for lake in _open_lakes(settings):
         stored = read_receipts(lake)
         yield from stored.findings
         prefix = f"{lake.schema}."
@@ -177,6 +187,7 @@ def _check_lakes(settings: Settings, by_table: dict[str, list[Receipt]]) -> Iter
             chain += [receipt for receipt in recorded if receipt not in chain]
         for table, chain in by_table.items():
             if table.startswith(prefix) and chain:
+                checked.add(table)
                 with step(f"{table}: comparing rows with receipts"):
                     yield from check_rows(
                         lake, table.removeprefix(prefix), chain, stored.snapshots.get(table)
@@ -187,7 +198,7 @@ def _report(
     settings: Settings,
     by_table: Mapping[str, Sequence[Receipt]],
     findings: Sequence[Finding],
-    checks_rows: bool,
+    checked: Collection[str],
 ) -> None:
     """Prints a row for each table, and all problems and notes."""
     if not any(by_table.values()) and not findings:
@@ -200,8 +211,8 @@ def _report(
     for table, chain in sorted(by_table.items()):
         batches = [receipt.batch for receipt in chain]
         problems = sum(each.is_problem for each in findings if each.table == table)
-        checked = "receipts and rows" if checks_rows else "receipts"
-        rows.append((table, len(chain), min(batches), max(batches), checked, problems))
+        verified = "receipts and rows" if table in checked else "receipts"
+        rows.append((table, len(chain), min(batches), max(batches), verified, problems))
     columns = ("table", "receipts", "first_batch", "last_batch", "verified", "problems")
     settings.output.table("receipts", columns, rows)
     for finding in findings:

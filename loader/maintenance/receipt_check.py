@@ -64,9 +64,14 @@ def read_receipts(lake: Lake) -> LakeReceipts:
     for envelope in Ledger(lake).read_receipts():
         try:
             receipt = parse_receipt(envelope)
-            found.receipts[receipt.table].append(receipt)
         except ValueError as error:
             found.findings.append(Finding(f"{lake.schema}._cq_syncs", None, f"a receipt: {error}"))
+            continue
+        if receipt.table.rpartition(".")[0] != lake.schema:
+            text = f"its receipt is in the ledger of {lake.schema}, which was copied or moved"
+            found.findings.append(Finding(receipt.table, receipt.batch, text))
+            continue
+        found.receipts[receipt.table].append(receipt)
     for table, stored in newest.items():
         recorded = found.receipts[table] if stored else []
         for receipt in stored:

@@ -42,7 +42,7 @@ def write_receipt(sync: SyncContext, batch: Batch, staged: int, key: Ed25519Priv
         missing = [name for name in columns.names if name not in read.columns]
         read = read.selectExpr("*", *(f"null as `{name.replace('`', '``')}`" for name in missing))
         sent = compute_digests(read, columns).get(number, RowsDigest())
-    own_commit = newest_commit(lake, plan.lake_table, (plan.source,) if plan.is_shared else ())
+    own_commit = newest_commit(lake, plan.lake_table, plan.names if plan.is_shared else ())
     previous = _find_previous(sync)
     predicate = {
         "source": plan.source,
