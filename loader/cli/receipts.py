@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 import click
 
 from loader.errors import LoaderError, SpecError, TableError
-from loader.lake.receipt import Finding, Receipt, parse_receipt, verify_chain
+from loader.lake.receipt import (
+    Finding,
+    Receipt,
+    explain_invalid_signature,
+    parse_receipt,
+    verify_chain,
+)
 from loader.spark.named_steps import step
 from loader.spec.signing_keys import PUBLISH, compute_key_id, parse_public_key
 
@@ -61,7 +67,7 @@ def verify(
         by_table.setdefault(receipt.table, []).append(receipt)
     checked: set[str] = set()
     if data or not files:
-        findings += _check_lakes(settings, by_table, checked)
+        findings += _check_lakes(settings, by_table, keys, checked)
         for table in sorted(set(by_table) - checked):
             findings.append(Finding(table, None, "no lake of the spec contains this raw table"))
     for chain in by_table.values():
@@ -92,7 +98,7 @@ def export(settings: Settings, folder: Path) -> None:
         for table in sorted({*stored, *known}):
             path = folder / f"{table}{SUFFIX}"
             lines = [f"{receipt.envelope}\n" for receipt in stored.get(table, ())]
-            existing = path.read_text("utf-8").splitlines(True) if path.exists() else []
+            existing = path.read_text("utf-8", "replace").splitlines(True) if path.exists() else []
             if lines[: len(existing)] != existing:
                 error = TableError(
                     f"receipts in {path} are missing in the lake, or differ there",
@@ -168,7 +174,10 @@ def _open_lakes(settings: Settings) -> Iterator[Lake]:
 
 
 def _check_lakes(
-    settings: Settings, by_table: dict[str, list[Receipt]], checked: set[str]
+    settings: Settings,
+    by_table: dict[str, list[Receipt]],
+    keys: Mapping[str, Ed25519PublicKey],
+    checked: set[str],
 ) -> Iterator[Finding]:
     """Yields the findings of all lakes.
 
@@ -188,10 +197,11 @@ def _check_lakes(
         for table, chain in by_table.items():
             if table.startswith(prefix) and chain:
                 checked.add(table)
+                trusted = [each for each in chain if not explain_invalid_signature(each, keys)]
+                untrusted = {each.batch for each in chain} - {each.batch for each in trusted}
+                name, snapshot = table.removeprefix(prefix), stored.snapshots.get(table)
                 with step(f"{table}: comparing rows with receipts"):
-                    yield from check_rows(
-                        lake, table.removeprefix(prefix), chain, stored.snapshots.get(table)
-                    )
+                    yield from check_rows(lake, name, trusted, untrusted, snapshot)
 
 
 def _report(

@@ -62,7 +62,12 @@ class Receipt:
     def previous(self) -> tuple[int, str] | None:
         """The batch and the hash of the previous receipt; None for the first receipt."""
         previous = self.predicate["previous"]
-        return None if previous is None else (previous["batch"], previous["sha256"])
+        return None if previous is None else (int(previous["batch"]), str(previous["sha256"]))
+
+    @property
+    def source(self) -> str:
+        """The source of the batch."""
+        return str(self.predicate["source"])
 
     @property
     def follows_batch(self) -> int:
@@ -150,7 +155,7 @@ def parse_receipt(envelope: str) -> Receipt:
         receipt = Receipt(
             envelope, payload, statement["predicate"], table, int(batch), subject["digest"][DIGEST]
         )
-        _ = receipt.previous, receipt.follows_batch, receipt.rows, receipt.predicate["columns"]
+        _ = receipt.previous, receipt.source, receipt.follows_batch, receipt.rows
     except (ValueError, KeyError, TypeError, AttributeError, binascii.Error):
         raise ValueError("it is not a receipt of this loader") from None
     return receipt
@@ -208,8 +213,7 @@ def verify_chain(
     for batch, receipt in sorted(by_batch.items()):
         table, previous = receipt.table, receipt.previous
         if previous is None:
-            source = str(receipt.predicate["source"])
-            first = first_of.setdefault(source, batch)
+            first = first_of.setdefault(receipt.source, batch)
             if first != batch:
                 text = f"its receipt names no previous receipt, but batch {first} has one"
                 yield Finding(table, batch, text)

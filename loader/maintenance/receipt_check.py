@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -82,13 +82,18 @@ def read_receipts(lake: Lake) -> LakeReceipts:
 
 
 def check_rows(
-    lake: Lake, table: str, receipts: Sequence[Receipt], snapshot: int | None
+    lake: Lake,
+    table: str,
+    receipts: Sequence[Receipt],
+    untrusted: Collection[int],
+    snapshot: int | None,
 ) -> Iterator[Finding]:
     """Yields the differences between the rows of a raw table and its receipts.
 
     Args:
         table: the raw table's name in the lake.
-        receipts: the table's receipts.
+        receipts: the table's receipts with valid signatures.
+        untrusted: the batches whose receipts have no valid signature.
         snapshot: the Iceberg snapshot to read; None if the table does not exist or has no rows.
     """
     name = f"{lake.schema}.{table}"
@@ -126,7 +131,7 @@ def check_rows(
     with suppress(ValueError, KeyError, TypeError):
         account = RemovalAccount.of(lake.properties(table))
     yield from _compare(name, readable, digests, account)
-    yield from _find_uncovered(name, receipts, digests)
+    yield from _find_uncovered(name, receipts, untrusted, digests)
 
 
 def _parse_columns(text: str) -> t.StructType:
@@ -205,10 +210,13 @@ def _list_rolled_back(receipts: Sequence[Receipt]) -> set[int]:
 
 
 def _find_uncovered(
-    table: str, receipts: Sequence[Receipt], digests: Mapping[int, RowsDigest]
+    table: str,
+    receipts: Sequence[Receipt],
+    untrusted: Collection[int],
+    digests: Mapping[int, RowsDigest],
 ) -> Iterator[Finding]:
     """Yields the batches without receipts, unless a receipt records that they had none."""
-    covered = {receipt.batch for receipt in receipts}
+    covered = {receipt.batch for receipt in receipts} | set(untrusted)
     gaps = [
         range((receipt.previous or (0, ""))[0] + 1, receipt.follows_batch + 1)
         for receipt in receipts

@@ -88,7 +88,7 @@ def _find_previous(sync: SyncContext) -> Receipt | None:
     plan, properties = sync.plan, sync.lake.properties(sync.plan.lake_table)
     try:
         stored = read_newest_receipts(properties)
-        own = [each for each in stored if each.predicate["source"] in plan.names]
+        own = [each for each in stored if each.source in plan.names]
         if own:
             return own[-1]
         recorded = sync.stores.ledger.read_receipts(plan.lake_table, plan.names)
