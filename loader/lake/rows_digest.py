@@ -61,13 +61,20 @@ def compute_digests(rows: DataFrame, columns: t.StructType) -> dict[int, RowsDig
     """Computes the digests of each batch in one pass. Batches without rows are missing.
 
     Args:
-        rows: rows with the columns, or with wider types, and with a batch number.
+        rows: rows with the columns, or with wider types, and with a batch number. A value in any
+            other column changes the digest, because columns that were added later are null.
         columns: the columns, with the types by which the values are formatted.
     """
+    known = {name.lower() for name in columns.names}
+    later = [
+        f.coalesce(f.concat(f.lit("+"), _format_text(_column(field), field.dataType)), f.lit(""))
+        for field in rows.schema.fields
+        if field.name.lower() not in known
+    ]
     row_digests = rows.select(
         f.col(BATCH).alias("batch"),
         f.sha2(_concatenate(columns, are_own=False), 256).alias("source"),
-        _concatenate(columns, are_own=True).alias("own"),
+        f.concat(_concatenate(columns, are_own=True), *later).alias("own"),
     ).select(
         "batch",
         f.posexplode(f.array("source", f.sha2(f.concat("source", "own"), 256))).alias(
@@ -96,11 +103,15 @@ def compute_digests(rows: DataFrame, columns: t.StructType) -> dict[int, RowsDig
 
 def _concatenate(columns: t.StructType, are_own: bool) -> Column:
     values = [
-        _format_value(f.col(quote_name(field.name)), field.dataType)
+        _format_value(_column(field), field.dataType)
         for field in columns.fields
         if (field.name in COLUMNS) is are_own
     ]
     return f.concat(f.lit(""), *values)
+
+
+def _column(field: t.StructField) -> Column:
+    return f.col(quote_name(field.name))
 
 
 def _hash_sorted(items: Column, get_digest: Callable[[Column], Column]) -> Column:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import functions as f
+
 from loader.errors import TableError
 from loader.lake.commits import newest_commit
 from loader.lake.raw_table import find_table_id
@@ -12,6 +14,7 @@ from loader.lake.receipt import DIGEST, Receipt, parse_receipt, read_newest_rece
 from loader.lake.rows_digest import RowsDigest, compute_digests
 from loader.lake.schema_evolution import conform
 from loader.lake.staging import read_staged
+from loader.rows.version_order import quote_name
 from loader.sync.extract import Batch
 from loader.sync.sync_context import SyncContext
 
@@ -39,8 +42,15 @@ def write_receipt(sync: SyncContext, batch: Batch, staged: int, key: Ed25519Priv
     if batch.rows_read is not None:
         read = conform(batch.rows_read, batch.drift.mappings, f"table {plan.name}")
         # Columns that the source no longer has are null, as in the staged rows.
-        missing = [name for name in columns.names if name not in read.columns]
-        read = read.selectExpr("*", *(f"null as `{name.replace('`', '``')}`" for name in missing))
+        present = {name.lower() for name in read.columns}
+        read = read.select(
+            *(
+                f.col(quote_name(field.name))
+                if field.name.lower() in present
+                else f.lit(None).cast(field.dataType).alias(field.name)
+                for field in columns.fields
+            )
+        )
         sent = compute_digests(read, columns).get(number, RowsDigest())
     own_commit = newest_commit(lake, plan.lake_table, plan.names if plan.is_shared else ())
     previous = _find_previous(sync)

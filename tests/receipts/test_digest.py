@@ -76,9 +76,10 @@ def test_wider_types_and_more_columns_have_the_same_digest(spark: SparkSession) 
         f.col("inner").cast("struct<x: bigint, at: timestamp, y: int>").alias("inner"),
         *("`a.b``c`", "note", "day", "at", "local", "raw", "items", "pairs"),
         *("_cq_batch", "_cq_deleted"),
-        f.lit("later").alias("later"),
+        f.lit(None).cast("string").alias("later"),
     )
     assert _digest(wider) == _digest(rows)
+    assert _digest(wider.withColumn("later", f.lit(""))).sha256 != _digest(rows).sha256
     ansi = spark.conf.get("spark.sql.ansi.enabled")
     zone = spark.conf.get("spark.sql.session.timeZone")
     expected = _digest(rows)
