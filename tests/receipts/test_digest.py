@@ -8,13 +8,14 @@ from collections import defaultdict
 from decimal import Decimal
 from typing import Any
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from loader.lake.rows_digest import RowsDigest, compute_digests
 
-COLUMNS = t.StructType.fromDDL(
+DDL = (
     "whole int, note string, amount decimal(20, 8), ratio float, `a.b``c` boolean, day date, "
     "at timestamp, local timestamp_ntz, raw binary, "
     "inner struct<x: int, at: timestamp>, items array<string>, pairs map<string, double>, "
@@ -34,23 +35,28 @@ OTHER: tuple[Any, ...] = (
 )
 
 
-def _digest(rows: DataFrame, columns: t.StructType = COLUMNS) -> RowsDigest:
+@pytest.fixture
+def columns(spark: SparkSession) -> t.StructType:
+    return t.StructType.fromDDL(DDL)
+
+
+def _digest(rows: DataFrame, columns: t.StructType) -> RowsDigest:
     [digest] = compute_digests(rows, columns).values()
     return digest
 
 
-def test_every_value_counts(spark: SparkSession) -> None:
+def test_every_value_counts(spark: SparkSession, columns: t.StructType) -> None:
     """Each row of one frame is a batch, which differs from the first in one value."""
     rows = [ROW]
     for place, value in enumerate(OTHER):
-        if COLUMNS[place].name != "_cq_batch":
+        if columns[place].name != "_cq_batch":
             rows.append((*ROW[:place], value, *ROW[place + 1 :]))
             rows.append((*ROW[:place], None, *ROW[place + 1 :]))
-    place = COLUMNS.names.index("_cq_batch")
+    place = columns.names.index("_cq_batch")
     numbered = [(*row[:place], number, *row[place + 1 :]) for number, row in enumerate(rows)]
     # the batch number is the same in each digest
-    columns = t.StructType([field for field in COLUMNS.fields if field.name != "_cq_batch"])
-    digests = compute_digests(spark.createDataFrame(numbered, COLUMNS), columns)
+    others = t.StructType([field for field in columns.fields if field.name != "_cq_batch"])
+    digests = compute_digests(spark.createDataFrame(numbered, columns), others)
     assert len({digest.sha256 for digest in digests.values()}) == len(rows)
     changed_flags = {numbered[-2][place], numbered[-1][place]}
     same = {n for n, digest in digests.items() if digest.source_sha256 == digests[0].source_sha256}
@@ -67,8 +73,10 @@ def test_the_order_of_rows_does_not_count_but_their_number_does(spark: SparkSess
     assert _digest(swapped, rows.schema).sha256 != digest.sha256
 
 
-def test_wider_types_and_more_columns_have_the_same_digest(spark: SparkSession) -> None:
-    rows = spark.createDataFrame([ROW], COLUMNS)
+def test_wider_types_and_more_columns_have_the_same_digest(
+    spark: SparkSession, columns: t.StructType
+) -> None:
+    rows = spark.createDataFrame([ROW], columns)
     wider = rows.select(
         f.col("whole").cast("bigint").alias("WHOLE"),
         f.col("amount").cast("decimal(30, 8)").alias("amount"),
@@ -78,15 +86,15 @@ def test_wider_types_and_more_columns_have_the_same_digest(spark: SparkSession) 
         *("_cq_batch", "_cq_deleted"),
         f.lit(None).cast("string").alias("later"),
     )
-    assert _digest(wider) == _digest(rows)
-    assert _digest(wider.withColumn("later", f.lit(""))).sha256 != _digest(rows).sha256
+    assert _digest(wider, columns) == _digest(rows, columns)
+    assert _digest(wider.withColumn("later", f.lit("")), columns) != _digest(rows, columns)
     ansi = spark.conf.get("spark.sql.ansi.enabled")
     zone = spark.conf.get("spark.sql.session.timeZone")
-    expected = _digest(rows)
+    expected = _digest(rows, columns)
     try:
         spark.conf.set("spark.sql.ansi.enabled", "false" if ansi == "true" else "true")
         spark.conf.set("spark.sql.session.timeZone", "America/New_York")
-        assert _digest(wider) == expected
+        assert _digest(wider, columns) == expected
     finally:
         spark.conf.set("spark.sql.ansi.enabled", ansi)
         spark.conf.set("spark.sql.session.timeZone", zone)
