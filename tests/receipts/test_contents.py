@@ -13,8 +13,12 @@ from tests.sync.project import Project
 
 
 def _receipts(project: Project, table: str = "orders") -> dict[int, Receipt]:
-    rows = project.rows(f"select batch, receipt from raw._cq_syncs where table_name = '{table}'")
-    return {batch: parse_receipt(receipt) for batch, receipt in rows if receipt is not None}
+    """Returns the receipts in the ledger by batch, in this order."""
+    rows = project.rows(
+        "select batch, receipt from raw._cq_syncs "
+        f"where table_name = '{table}' and receipt is not null order by batch"
+    )
+    return {batch: parse_receipt(receipt) for batch, receipt in rows}
 
 
 def _verify(project: Project, key: Path) -> None:
