@@ -81,7 +81,9 @@ def test_wider_types_and_more_columns_have_the_same_digest(
         f.col("whole").cast("bigint").alias("WHOLE"),
         f.col("amount").cast("decimal(30, 8)").alias("amount"),
         f.col("ratio").cast("double").alias("ratio"),
-        f.struct(f.col("inner.x").cast("bigint"), "inner.at", f.lit(1).alias("y")).alias("inner"),
+        f.struct(f.col("inner.x").cast("bigint").alias("x"), "inner.at", f.lit(1).alias("y")).alias(
+            "inner"
+        ),
         *("`a.b``c`", "note", "day", "at", "local", "raw", "items", "pairs"),
         *("_cq_batch", "_cq_deleted"),
         f.lit(None).cast("string").alias("later"),
