@@ -174,8 +174,9 @@ def _compare(
         if batch <= account.to and removed > 0:
             compacted[batch] = removed
         elif removed > 0:
-            part = f"{removed:,} of its {rows}" if actual.rows else f"its {rows}"
-            yield Finding(table, batch, f"{part} are missing")
+            count = format_count(removed, "row is", "rows are")
+            text = f"{count} missing: it had {rows}" if actual.rows else f"its {count} missing"
+            yield Finding(table, batch, text)
         elif removed < 0:
             more = format_count(-removed, "row")
             yield Finding(table, batch, f"it has {more} more than its receipt ({rows})")
@@ -223,5 +224,5 @@ def _find_uncovered(
     ]
     for batch in sorted(set(digests) - covered):
         if not any(batch in gap for gap in gaps):
-            rows = format_count(digests[batch].rows, "row")
-            yield Finding(table, batch, f"its {rows} have no receipt")
+            rows = format_count(digests[batch].rows, "row has", "rows have")
+            yield Finding(table, batch, f"its {rows} no receipt")

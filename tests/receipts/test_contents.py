@@ -65,13 +65,20 @@ def test_windows_counts_and_digests(
     assert window["high"] == "2025-01-01 00:04:00"
     counts = second.predicate["counts"]
     assert (counts["read"], counts["appended"], counts["redelivered"]) == (2, 1, 1)
-    assert (second.predicate["sent"]["rows"], second.rows) == (2, 1)
+    # the row at the stored cursor was not read: its digest in the source is unchanged
+    assert (second.predicate["sent"]["rows"], second.rows) == (1, 1)
     assert second.predicate["database"]["system"].isascii()
     assert repair.predicate["mode"] == "reconcile"
     names = [column["name"] for column in first.predicate["columns"]]
     assert names[:4] == ["id", "note", "at", "_cq_source_name"]
+    # all rows are read again
+    assert project.loader("state", "reset", "shop.orders").code == 0
+    _change(postgres_database, 5)
+    project.run()
+    reread = _receipts(project)[4]
+    assert (reread.predicate["sent"]["rows"], reread.rows) == (5, 1)
+    assert reread.predicate["sent"][DIGEST] != first.predicate["sent"][DIGEST]
     # the same rows have the same digest, whatever the batch
-    project.jdbc(postgres_database, ["orders"], table_options={"orders": {"cursor_field": "at"}})
     project.spark.sql(f"drop table {project.schema}.orders purge")
     project.run()
     project.spark.sql(f"drop table {project.schema}.orders purge")

@@ -134,7 +134,7 @@ def test_each_change_of_rows_and_receipts_is_found(
     # rows that are deleted, and rows that are added
     project.spark.sql(f"delete from {project.schema}.orders where id = 10 and _cq_batch = 5")
     [problem] = _problems(_verify(project, keys=[key]))
-    assert problem == f"{table}, batch 5: 1 of its 3 rows are missing"
+    assert problem == f"{table}, batch 5: 1 row is missing: it had 3 rows"
     _set_snapshot(project, head)
     for batch, text in ((5, "it has 1 row more than its receipt (3 rows)"), (77, "have no")):
         project.spark.sql(
