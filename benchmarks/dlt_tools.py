@@ -18,30 +18,48 @@ _TABLE = "orders"
 _LAG = 900.0
 """Seconds; longer than the writers' clocks differ and their longest transaction together."""
 _KINDS = {
-    "dlt append": ("append", None),
-    "dlt merge": ("merge", None),
-    "dlt merge lag": ("merge", _LAG),
+    "dlt append": ("append", None, "duckdb"),
+    "dlt merge": ("merge", None, "duckdb"),
+    "dlt merge lag": ("merge", _LAG, "duckdb"),
+    "dlt append to Parquet": ("append", None, "parquet"),
+    "dlt merge to PostgreSQL": ("merge", None, "postgres"),
 }
 
 
 class Dlt:
-    """A pipeline into DuckDB; the key is the one that dlt reflects from the database.
+    """A pipeline; the key is the one that dlt reflects from the database.
 
     Args:
         disposition: `append` keeps all versions, the newest is that of the greatest cursor, then
             of the last load; `merge` keeps one.
         lag: each run begins so many seconds below the last cursor; None where it begins there.
+        destination: "duckdb" and "parquet" write into the folder.
+        target: the URL of the database that "postgres" writes to.
     """
 
-    def __init__(self, folder: Path, disposition: str, lag: float | None, url: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        disposition: str,
+        lag: float | None,
+        destination: str,
+        url: str,
+        target: str,
+    ) -> None:
         self.url = url
         self.disposition = disposition
         self.lag = lag
+        self.format: Any = "parquet" if destination == "parquet" else None
         name = disposition if lag is None else f"{disposition}_lag"
+        destinations = {
+            "duckdb": lambda: dlt.destinations.duckdb(str(folder / f"{name}.duckdb")),
+            "parquet": lambda: dlt.destinations.filesystem(str(folder / "lake")),
+            "postgres": lambda: dlt.destinations.postgres(target),
+        }
         self.pipeline = dlt.pipeline(
             pipeline_name=f"orders_{name}",
             pipelines_dir=str(folder / "pipelines"),
-            destination=dlt.destinations.duckdb(str(folder / f"{name}.duckdb")),
+            destination=destinations[destination](),
             dataset_name="raw",
         )
 
@@ -53,7 +71,7 @@ class Dlt:
             incremental=dlt.sources.incremental("updated_at", lag=self.lag),
             write_disposition=self.disposition,
         )
-        self.pipeline.run(table)
+        self.pipeline.run(table, loader_file_format=self.format)
         normalized = self.pipeline.last_trace.last_normalize_info
         return int(normalized.row_counts.get(_TABLE, 0)) if normalized else 0
 
@@ -77,6 +95,7 @@ def open_tools(request: Mapping[str, Any]) -> Mapping[str, Tool]:
             Path(request["folder"]),
             *_KINDS[name],
             f"postgresql+psycopg2://{account}@127.0.0.1:{port}/{request['database']}",
+            f"postgresql://{account}@127.0.0.1:{port}/{request.get('target')}",
         )
         for name, port in request["ports"].items()
     }

@@ -14,7 +14,7 @@ from loader.spark.session import session
 from tests.sync.project import Project
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _TABLE = "orders"
 
@@ -104,12 +104,16 @@ class PlainCursor:
         reader = self.spark.read.format("jdbc").options(**self.options)
         self.syncs += 1
         batch = str(self.folder / f"sync={self.syncs}")
-        reader.option("query", query).load().write.parquet(batch)
+        self.add_columns(reader.option("query", query).load()).write.parquet(batch)
         top = f.max(f.unix_micros("updated_at"))
         row = self.spark.read.parquet(batch).agg(f.count("*"), top).first()
         assert row is not None
         self.last = row[1] if row[1] is not None else self.last
         return int(row[0])
+
+    def add_columns(self, rows: DataFrame) -> DataFrame:
+        """Adds the tool's own columns."""
+        return rows
 
     def versions(self) -> list[list[Any]]:
         """All that was appended."""
@@ -120,6 +124,19 @@ class PlainCursor:
             [key, [amount, note], cursor, [cursor, sync]]
             for key, amount, note, cursor, sync in rows.collect()
         ]
+
+
+class AirbyteShaped(PlainCursor):
+    """A plain cursor that adds the columns of Airbyte's destinations."""
+
+    def add_columns(self, rows: DataFrame) -> DataFrame:
+        return rows.select(
+            f.expr("uuid()").alias("_airbyte_raw_id"),
+            f.current_timestamp().alias("_airbyte_extracted_at"),
+            f.lit('{"sync_id": 1, "changes": []}').alias("_airbyte_meta"),
+            f.lit(0).cast("bigint").alias("_airbyte_generation_id"),
+            "*",
+        )
 
 
 def open_tools(request: Mapping[str, Any]) -> Mapping[str, Tool]:
