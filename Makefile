@@ -19,6 +19,8 @@
 #                 writes benchmarks/RESULTS.md
 #   make bench-correctness    counts the rows that Strandline, dlt and plain cursors lose while
 #                             other sessions write (PostgreSQL, MariaDB)
+#   make bench-audit    checks `loader audit` and `loader adopt` on tables that dlt and others load
+#   make bench-audit-times    times `loader audit` beside `select count(*)` and reladiff
 #   make audit    looks up known vulnerabilities of the pinned packages and jars (PyPI, OSV)
 #   make dist     the wheel, the source archive and their checksums, in dist/
 #   make sbom     a software bill of materials, sbom.json: packages, jars, licences
@@ -28,7 +30,8 @@
 #   PYTHON=… picks the Python of the virtual environment, VENV=… its folder,
 #   TESTS="tests -m 'not slow'" what `make test` runs, WORKERS=1 in how many processes.
 #   BENCH="--only 1,2", CORRECTNESS="--seconds 20" and NEMESIS="--minutes 60 --seed 7" are
-#   options of `make bench`, `make bench-correctness` and `make nemesis`.
+#   options of `make bench`, `make bench-correctness` and `make nemesis`; AUDIT="--seeds 3" and
+#   AUDIT_TIMES="--rows 10000000" of `make bench-audit` and `make bench-audit-times`.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -42,6 +45,8 @@ TESTS ?= tests
 WORKERS ?= 3
 BENCH ?=
 CORRECTNESS ?=
+AUDIT ?=
+AUDIT_TIMES ?=
 NEMESIS ?=
 PYTEST := "$(VENV)/bin/python" -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 BIN := $(VENV)/bin
@@ -55,7 +60,7 @@ export AIRFLOW := $(abspath $(VENV)-airflow)
 export CONNECTORS := $(abspath $(VENV)-connectors)
 export READERS := $(abspath $(VENV)-readers)
 
-.PHONY: help install drivers archive demo picture pictures docs docs-types connectors test-environment test test-fast test-matrix test-cluster test-report lint bench bench-correctness audit dist sbom nemesis clean
+.PHONY: help install drivers archive demo picture pictures docs docs-types connectors test-environment test test-fast test-matrix test-cluster test-report lint bench bench-correctness bench-audit bench-audit-times audit dist sbom nemesis clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -199,6 +204,12 @@ bench: drivers $(PEERS)/.installed archive
 
 bench-correctness: drivers $(DEBEZIUM) $(PEERS)/.installed archive
 	"$(BIN)/python" benchmarks/correctness.py --peers "$(PEERS)/bin/python" $(CORRECTNESS)
+
+bench-audit: drivers $(PEERS)/.installed archive
+	"$(BIN)/python" benchmarks/audits.py --peers "$(PEERS)/bin/python" $(AUDIT)
+
+bench-audit-times: drivers $(PEERS)/.installed archive
+	"$(BIN)/python" benchmarks/audit_times.py --reladiff "$(PEERS)/bin/reladiff" $(AUDIT_TIMES)
 
 # The audit tools have their own environment, because Strandline does not need them.
 audit:
