@@ -34,6 +34,7 @@ _ANOTHER_TYPE = "the copy has a type that cannot be converted to the source's"
 _ORDER = "_cq_order"
 _LOSSLESS = "_cq_lossless"
 _IS_GONE = "_cq_is_gone"
+_TIMES = (t.DateType, t.TimestampType, t.TimestampNTZType)
 
 
 @dataclass(frozen=True)
@@ -129,9 +130,16 @@ class CopiedTable:
         return rows.where(share.contains(f.col(KEY)) & ~f.col(_IS_GONE)).select(KEY, CHECKSUM)
 
     def highest(self, rows: DataFrame, cursor: str, data_type: t.DataType) -> str | None:
-        """Returns the highest value of the cursor as text, or None."""
-        value = f.max(convert(self.columns[cursor], data_type))
-        [row] = rows.select(value.cast("string")).collect()
+        """Returns the highest value of the cursor as text, or None.
+
+        Times more than a day in the future are ignored, because they do not show how far the tool
+        has loaded. Within a day, clocks and time zones may differ.
+        """
+        value = convert(self.columns[cursor], data_type)
+        if isinstance(data_type, _TIMES):
+            limit = f.expr("current_timestamp() + interval 1 day").cast(data_type)
+            value = f.when(value <= limit, value)
+        [row] = rows.select(f.max(value).cast("string")).collect()
         highest: str | None = row[0]
         return highest
 

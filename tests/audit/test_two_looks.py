@@ -58,6 +58,17 @@ def test_rows_that_change_in_the_pause_are_not_judged(
     assert (found["stale"], found["lost"], found["extra"], found["lag"]) == (1, 0, 0, 3)
 
 
+def test_a_row_dated_in_the_future_does_not_make_lag_a_loss(shop: Shop) -> None:
+    shop.database.execute(
+        "update orders set updated_at = '2099-01-01' where id = 5",
+        "update orders set updated_at = now() - (1000 - id) * interval '1 hour' where id > 6",
+    )
+    copy = shop.write([row for row in shop.rows() if row["id"] <= 990 and row["id"] != 500])
+    found = shop.audit(copy, "--grace", "1h")
+    assert (found["lost"], found["lag"]) == (1, 10)
+    assert found["highest_cursor"] < "2099"
+
+
 def test_a_row_without_a_cursor_is_lost_not_late(shop: Shop) -> None:
     shop.database.execute("update orders set updated_at = null where id = 900")
     copy = shop.write([row for row in shop.rows() if row["id"] != 900])
