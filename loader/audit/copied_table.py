@@ -35,6 +35,7 @@ _ORDER = "_cq_order"
 _LOSSLESS = "_cq_lossless"
 _IS_GONE = "_cq_is_gone"
 _TIMES = (t.DateType, t.TimestampType, t.TimestampNTZType)
+_PRECISE = (t.NumericType, *_TIMES)
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ class CopiedTable:
         Times more than a day in the future are ignored, because they do not show how far the tool
         has loaded. Within a day, clocks and time zones may differ.
         """
-        value = convert(self.columns[cursor], data_type)
+        value = convert(self.schema[self.columns[cursor]], data_type)
         if isinstance(data_type, _TIMES):
             limit = f.expr("current_timestamp() + interval 1 day").cast(data_type)
             value = f.when(value <= limit, value)
@@ -162,7 +163,7 @@ class CopiedTable:
             versions.append(f.col(quote_name(self.columns[cursor])))
         fields = table.schema.fields
         originals = [f.col(quote_name(self.columns[field.name])) for field in fields]
-        values = [convert(self.columns[field.name], field.dataType) for field in fields]
+        values = [convert(self.schema[self.columns[c.name]], c.dataType) for c in fields]
         lost = reduce(
             or_,
             (old.isNotNull() & new.isNull() for old, new in zip(originals, values, strict=True)),
@@ -182,15 +183,23 @@ class CopiedTable:
         )
 
 
-def convert(name: str, data_type: t.DataType) -> Column:
-    """Returns a column's value in the source's type; null if it does not fit."""
-    return f.expr(f"try_cast({quote_name(name)} as {data_type.simpleString()})")
+def convert(copied: t.StructField, data_type: t.DataType) -> Column:
+    """Returns a column's value in the source's type; null if it does not fit.
+
+    A number or a time does not fit either if it is more precise than the source's type.
+    """
+    value = f"try_cast({quote_name(copied.name)} as {data_type.simpleString()})"
+    is_exact = not isinstance(data_type, (t.FloatType, t.DoubleType, t.StringType))
+    if copied.dataType != data_type and is_exact and isinstance(copied.dataType, _PRECISE):
+        restored = f.expr(f"try_cast({value} as {copied.dataType.simpleString()})")
+        return f.when(restored == f.col(quote_name(copied.name)), f.expr(value))
+    return f.expr(value)
 
 
 def _can_convert(rows: DataFrame, name: str, data_type: t.DataType) -> bool:
     """Returns whether a column's values can be converted to a type at all."""
     try:
-        rows.select(convert(name, data_type)).schema  # noqa: B018 - analyses the expression
+        rows.select(convert(rows.schema[name], data_type)).schema  # noqa: B018 - analyses it
     except AnalysisException:
         return False
     return True

@@ -152,6 +152,26 @@ def test_a_value_that_does_not_fit_the_type_of_the_source_is_stale(shop: Shop) -
     assert found["stale"] == 1, "null and n/a are different"
 
 
+def test_a_value_that_is_more_precise_than_the_type_of_the_source_is_stale(shop: Shop) -> None:
+    shop.database.execute(
+        "create table prices (id int primary key, price numeric(10, 2), day date, paid boolean, "
+        "pieces int)",
+        "insert into prices select i, 12.34, '2025-01-01', true, 7 from generate_series(1, 6) i",
+    )
+    midnight = dt.datetime(2025, 1, 1, tzinfo=dt.timezone.utc)
+    rows: list[Row] = [
+        {"id": i, "price": 12.34, "day": midnight, "paid": 1, "pieces": 7.0} for i in range(1, 7)
+    ]
+    rows[1]["price"] = 12.3449
+    rows[2]["day"] = midnight.replace(hour=5)
+    rows[3]["paid"] = 2
+    rows[4]["pieces"] = 7.5
+    columns = "id int, price double, day timestamp, paid int, pieces double"
+    found = shop.audit(shop.write(rows, columns=columns), "--grace", "0", table="prices")
+    assert (found["stale"], found["lag"]) == (4, 0)
+    assert found["columns"] == {"day": 1, "paid": 1, "pieces": 1, "price": 1}
+
+
 def test_a_table_of_a_catalog_is_read(shop: Shop, warehouse: Any) -> None:
     shop.spark.sql("create namespace if not exists audited")
     path = shop.write(shop.rows()[:-1])
