@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _BUCKETS = 256
 _MAX_BUCKETS = 4096
 _MAX_DAYS = 14
+_ALMOST_ALL = 0.9
 
 
 def _read_share(_ctx: click.Context, _param: click.Parameter, value: str) -> float:
@@ -348,4 +349,10 @@ def describe(result: Audit) -> str:
             f" If {result.copy} keeps old versions of rows on purpose, repeat the audit with "
             "--versions."
         )
+    for name, count in result.columns:
+        if count >= max(10, _ALMOST_ALL * result.rows_source):
+            text += (
+                f" Column {name} differs in almost all rows: {result.copy} may store it in another "
+                f"form. To compare the other columns, add --ignore {name}."
+            )
     return text

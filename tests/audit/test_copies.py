@@ -172,6 +172,15 @@ def test_a_value_that_is_more_precise_than_the_type_of_the_source_is_stale(shop:
     assert found["columns"] == {"day": 1, "paid": 1, "pieces": 1, "price": 1}
 
 
+def test_a_column_that_differs_everywhere_may_have_another_form(shop: Shop) -> None:
+    rows = [{**row, "note": f"{row['note']} "} for row in shop.rows()]
+    copy = shop.write(rows)
+    arguments = ["audit", shop.url, "orders", copy, "--pause", "0", "--grace", "0"]
+    result = CliRunner().invoke(main, arguments)
+    assert "To compare the other columns, add --ignore note." in result.output
+    assert shop.audit(copy, "--grace", "0", "--ignore", "note")["equal"]
+
+
 def test_a_table_of_a_catalog_is_read(shop: Shop, warehouse: Any) -> None:
     shop.spark.sql("create namespace if not exists audited")
     path = shop.write(shop.rows()[:-1])
