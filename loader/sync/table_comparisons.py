@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from loader.lake.lake import Lake
 
-_FULL_REFRESH = "full_refresh"
-"""The ledger's `mode` of syncs that read all rows again."""
+_RELOADS = ("full_refresh", "adoption")
+"""The ledger's `mode` of syncs that load all rows again."""
 
 _SYNCS = {
     "source_name": "string",
@@ -117,11 +117,11 @@ class FolderComparisons:
         unrepaired = pc.if_else(rows["repaired"], 0, unrepaired)
         rows = rows.append_column("at", micros).append_column("unrepaired", unrepaired)
         is_equal = pc.or_(rows["repaired"], pc.equal(missed, 0))
-        rows = self._join_full_refreshes(rows.append_column("is_equal", is_equal))
+        rows = self._join_reloads(rows.append_column("is_equal", is_equal))
         is_later = pc.or_kleene(
             pc.is_null(rows["began_at"]), pc.greater_equal(rows["at"], rows["began_at"])
         )
-        is_later = pc.or_kleene(is_later, pc.equal(rows["run_id"], rows["refresh_run_id"]))
+        is_later = pc.or_kleene(is_later, pc.equal(rows["run_id"], rows["reload_run_id"]))
         counts = pc.and_(rows["is_equal"], pc.fill_null(is_later, False))
         verified = pc.if_else(counts, rows["at"], None)
         newest = (
@@ -135,8 +135,8 @@ class FolderComparisons:
             _ComparedBucket(*(row[name] for name in columns)) for row in newest.to_pylist()
         )
 
-    def _join_full_refreshes(self, comparisons: pa.Table) -> pa.Table:
-        """Adds the start and the run of the newest full refresh of each table."""
+    def _join_reloads(self, comparisons: pa.Table) -> pa.Table:
+        """Adds the start and the run of the newest reload of each table."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -144,16 +144,16 @@ class FolderComparisons:
         if syncs is None:
             nulls = pa.nulls(comparisons.num_rows, pa.int64())
             comparisons = comparisons.append_column("began_at", nulls)
-            return comparisons.append_column("refresh_run_id", nulls.cast(pa.string()))
-        is_refresh = pc.equal(syncs["mode"], _FULL_REFRESH)
-        syncs = syncs.filter(pc.and_(is_refresh, pc.is_valid(syncs["batch"])))
+            return comparisons.append_column("reload_run_id", nulls.cast(pa.string()))
+        is_reload = pc.is_in(syncs["mode"], pa.array(_RELOADS))
+        syncs = syncs.filter(pc.and_(is_reload, pc.is_valid(syncs["batch"])))
         syncs = syncs.append_column("began_at", syncs["started_at"].cast(pa.int64()))
         newest = (
             syncs.sort_by("began_at")
             .group_by(["source_name", "table_name"], use_threads=False)
             .aggregate([("began_at", "last"), ("run_id", "last")])
             .select(["source_name", "table_name", "began_at_last", "run_id_last"])
-            .rename_columns(["source_name", "table_name", "began_at", "refresh_run_id"])
+            .rename_columns(["source_name", "table_name", "began_at", "reload_run_id"])
         )
         return comparisons.join(newest, ["source_name", "table_name"])
 
@@ -188,7 +188,7 @@ class LakeComparisons:
                                 and (
                                     began_at is null
                                     or verified_at >= began_at
-                                    or compared.run_id = refreshes.run_id
+                                    or compared.run_id = reloads.run_id
                                 )
                         )
                     ) as verified_at,
@@ -202,17 +202,17 @@ class LakeComparisons:
                         verified_at
                     ) as unrepaired
                 from {self.lake.name(RECONCILED)} as compared
-                left join ({self._select_full_refreshes()}) as refreshes
-                    on compared.source_name = refreshes.source_name
-                    and compared.table_name = refreshes.table_name
+                left join ({self._select_reloads()}) as reloads
+                    on compared.source_name = reloads.source_name
+                    and compared.table_name = reloads.table_name
                 group by compared.source_name, compared.table_name, buckets, bucket,
                     columns_left_out, {key_columns}
                 """
             ).collect()
         return _summarize(_ComparedBucket(*row) for row in rows)
 
-    def _select_full_refreshes(self) -> str:
-        """Returns SQL for the start and the run of the newest full refresh of each table."""
+    def _select_reloads(self) -> str:
+        """Returns SQL for the start and the run of the newest reload of each table."""
         if not self.lake.exists(TABLE):
             return (
                 "select '' as source_name, '' as table_name, null as began_at, '' as run_id "
@@ -225,7 +225,7 @@ class LakeComparisons:
                 max(started_at) as began_at,
                 max_by(run_id, started_at) as run_id
             from {self.lake.name(TABLE)}
-            where mode = '{_FULL_REFRESH}' and batch is not null
+            where mode in {_RELOADS} and batch is not null
             group by source_name, table_name
         """
 

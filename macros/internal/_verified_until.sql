@@ -6,8 +6,8 @@
         A bucket is verified by a comparison that found no difference, or whose differences were all
         repaired. All buckets must be verified with the same number of buckets and the same columns
         left out. A comparison with another key than the newest one does not count, because its
-        buckets contain other rows. Nor does one before the newest full refresh: the raw table may
-        have been dropped since then, or the spec may have selected other rows. -#}
+        buckets contain other rows. Nor does one before the newest full refresh or adoption: the raw
+        table may have been dropped since then, or the spec may have selected other rows. -#}
     select *
     from (
         select
@@ -48,9 +48,9 @@
                                 partition by compared.source_name, compared.table_name
                                 order by compared.verified_at desc
                             ), '') as is_of_key,
-                        refreshes.began_at is null
-                            or compared.verified_at >= refreshes.began_at
-                            or compared.run_id = refreshes.run_id as is_of_generation
+                        reloads.began_at is null
+                            or compared.verified_at >= reloads.began_at
+                            or compared.run_id = reloads.run_id as is_of_generation
                     from {{ strandline._comparisons(comparisons) }} as compared
                     left join (
                         select
@@ -59,12 +59,12 @@
                             max(started_at) as began_at,
                             max_by(run_id, started_at) as run_id
                         from {{ strandline._syncs(syncs) }} as syncs
-                        where mode = 'full_refresh'
+                        where mode in ('full_refresh', 'adoption')
                             and batch is not null
                         group by source_name, table_name
-                    ) as refreshes
-                        on compared.source_name = refreshes.source_name
-                        and compared.table_name = refreshes.table_name
+                    ) as reloads
+                        on compared.source_name = reloads.source_name
+                        and compared.table_name = reloads.table_name
                 ) as judged
                 group by source_name, table_name, buckets, columns_left_out, bucket
             ) as of_buckets

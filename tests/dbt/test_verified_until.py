@@ -55,7 +55,7 @@ class History:
             if chance.random() < 0.15:
                 started = at + dt.timedelta(seconds=1)
                 batch = chance.choice((number + 1, number + 1, None))
-                mode = chance.choice(("full_refresh", "full_refresh", "incremental"))
+                mode = chance.choice(("full_refresh", "adoption", "incremental"))
                 self.refreshes.append(
                     SyncRecord(
                         *(run, self.source, self.table, batch),
@@ -83,7 +83,7 @@ class History:
         """Tries every time: was each key verified since, in one way, and by what still counts?"""
         newest = self.compared[-1]
         refresh = max(
-            (each for each in self.refreshes if each.mode == "full_refresh" and each.batch),
+            (each for each in self.refreshes if each.mode != "incremental" and each.batch),
             key=lambda each: each.started_at or NOW,
             default=None,
         )
