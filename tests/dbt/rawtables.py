@@ -21,7 +21,8 @@ LEDGER_COLUMNS = (
     "rows_null_cursor bigint, lookback string, started_at timestamp, finished_at timestamp, "
     "snapshot_id bigint, schema_changes string, error string, loader_version string, "
     "read_from string, read_to string, log_bytes bigint, rows_below_cursor bigint, "
-    "rows_at_cursor bigint, rows_cursor_unmoved bigint, complete_until timestamp"
+    "rows_at_cursor bigint, rows_cursor_unmoved bigint, complete_until timestamp, "
+    "receipt string"
 )
 META_COLUMNS = (
     "_cq_source_name string, _cq_sync_time timestamp, _cq_batch bigint, _cq_seq bigint, "

@@ -20,6 +20,7 @@ CUT = {
     "names.py": "a name that the spec must not have",
     "error_report.py": "a list of errors",
     "report/contents.py": "lists",
+    "report/tables.py": "lists",
     "report/proofs.py": "a list of rows",
     "rows/cursor.py": "a number",
     "spark/temporary_files.py": "the machine's name",
