@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -35,6 +35,8 @@ _ROW = "_cq_row"
 _AT = "_cq_at"
 _DIFFERING = "_cq_differing"
 _KEY_TEXT = "_cq_key_text"
+_ALMOST_ALL = 0.9
+_FEWEST_REWRITTEN = 10
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,7 @@ class Auditor:
                 **dict.fromkeys(look.contents.left_out, "the database cannot compute its checksum"),
             },
             additional=self.copy.additional,
+            compared=len(look.contents.checksum_columns),
         )
 
     def _look_again(
@@ -150,6 +153,8 @@ class Auditor:
             data_type = self.table.schema[self.cursor].dataType
             highest = self.copy.highest(look.rows, self.cursor, data_type)
         found = materialize(self._explain(look, share, candidates, highest))
+        rewritten = _find_rewritten(found, min(first.rows_source, first.rows_copy))
+        found = _leave_out(found, [name for name, _ in rewritten])
         counts = {row[KIND]: row["count"] for row in found.groupBy(KIND).count().collect()}
         wrong = found.where(f.col(KIND) != LAG)
         return replace(
@@ -157,15 +162,8 @@ class Auditor:
             counts={kind: counts.get(kind, 0) for kind in KINDS},
             lag=counts.get(LAG, 0),
             days=self._count_by_day(wrong),
-            columns=tuple(
-                (row[0], row[1])
-                for row in wrong.where(f.col(KIND) == STALE)
-                .select(f.explode(_DIFFERING).alias("name"))
-                .groupBy("name")
-                .count()
-                .orderBy(f.desc("count"), "name")
-                .collect()
-            ),
+            columns=_count_columns(wrong.where(f.col(KIND) == STALE)),
+            rewritten=rewritten,
             examples=self._list_examples(wrong),
             highest=highest,
         )
@@ -270,6 +268,33 @@ class Auditor:
             ).take(self.effort.examples):
                 found.append(Example(kind, row[_KEY_TEXT], row[_AT], tuple(row[_DIFFERING] or ())))
         return tuple(found)
+
+
+def _count_columns(found: DataFrame) -> tuple[tuple[str, int], ...]:
+    """Returns the columns that differ and the numbers of rows in which they do."""
+    names = found.select(f.explode(_DIFFERING).alias("name"))
+    counts = names.groupBy("name").count().orderBy(f.desc("count"), "name")
+    return tuple((row[0], row[1]) for row in counts.collect())
+
+
+def _find_rewritten(found: DataFrame, rows: int) -> tuple[tuple[str, int], ...]:
+    """Returns the columns that differ in almost all rows.
+
+    Args:
+        rows: the number of rows that both tables have, at most.
+    """
+    least = max(_FEWEST_REWRITTEN, _ALMOST_ALL * rows)
+    return tuple((name, count) for name, count in _count_columns(found) if count >= least)
+
+
+def _leave_out(found: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """Removes columns from the differences, and rows that differ in no other column."""
+    if not columns:
+        return found
+    rest = f.array_except(_DIFFERING, f.array(*map(f.lit, columns)))
+    differs = (f.size(rest) > 0) | (f.size(_DIFFERING) == 0)
+    found = found.where(f.col(_DIFFERING).isNull() | differs)
+    return found.withColumn(_DIFFERING, rest)
 
 
 def _field(struct: str, name: str) -> Column:

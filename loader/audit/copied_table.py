@@ -349,7 +349,7 @@ def _suggest_remedy(format_: str) -> str:
         )
     return (
         "Write a table as catalog.schema.table, as Spark's catalogs in the profile name it, or "
-        "a path with a slash"
+        "a path with a slash. A table of a database needs --copy-url"
     )
 
 

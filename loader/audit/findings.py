@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from loader.formatting import format_count
+
 LOST = "lost"
 """The source has the row, and the copy does not."""
 
@@ -19,6 +21,9 @@ DOUBLED = "doubled"
 """The copy has several rows for a key, but should have one."""
 
 KINDS = (LOST, STALE, EXTRA, DOUBLED)
+
+_DAY, _MONTH, _YEAR = 10, 7, 4
+"""The lengths of a day, a month and a year in a date such as 2025-01-31."""
 
 LAG = "lag"
 """The copy may not have been due to contain the change yet."""
@@ -55,6 +60,9 @@ class Audit:
         lag: the number of differences that lag explains.
         days: the number of rows by day of the cursor and kind.
         columns: the number of stale rows by column that differs.
+        rewritten: the columns that differ in almost all rows, with the numbers of these rows. The
+            copy probably stores them in another form. Their differences are not counted.
+        compared: the number of columns that were compared.
         examples: a few rows of each kind.
         not_compared: the columns that were not compared, each with the reason.
         additional: columns of the copy that the source does not have.
@@ -74,6 +82,8 @@ class Audit:
     lag: int = 0
     days: tuple[tuple[str, Mapping[str, int]], ...] = ()
     columns: tuple[tuple[str, int], ...] = ()
+    rewritten: tuple[tuple[str, int], ...] = ()
+    compared: int = 0
     examples: tuple[Example, ...] = ()
     not_compared: Mapping[str, str] = field(default_factory=dict)
     additional: tuple[str, ...] = ()
@@ -88,7 +98,68 @@ class Audit:
     @property
     def is_equal(self) -> bool:
         """Returns whether nothing differs except what lag explains."""
-        return not self.differences
+        return not self.differences and not self.rewritten
+
+    @property
+    def sentence(self) -> str:
+        """The result as one sentence."""
+        within = "" if self.share >= 1 else f", in {self.share:.1%} of the keys"
+        if self.not_compared and self.compared:
+            total = self.compared + len(self.not_compared)
+            within = f", in {self.compared} of {total} columns{within}"
+        if not self.rows_copy and self.rows_source:
+            return f"{self.copy} is empty."
+        found = [(kind, self.counts[kind]) for kind in KINDS if self.counts.get(kind)]
+        if not found:
+            rest = " except in the columns named above" if self.rewritten else ""
+            return f"{self.copy} has the rows of {self.source}{within}{rest}."
+        (kind, count), *others = found
+        listed = [
+            f"{format_count(count, 'row')} {kind}",
+            *(f"{n:,} {other}" for other, n in others),
+        ]
+        return f"{self.copy} differs from {self.source}{within}: {', '.join(listed)}."
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences about what the result does not count, and about what to try."""
+        notes = []
+        if self.lag:
+            newest = ""
+            if self.highest is not None:
+                newest = f": the newest {self.cursor} of {self.copy} is {self.highest}"
+            notes.append(f"{format_count(self.lag, 'difference')} may be lag{newest}.")
+        for name, rows in self.rewritten:
+            notes.append(
+                f"Column {name} differs in {format_count(rows, 'row')}, which is almost all: "
+                f"{self.copy} probably stores it in another form. These differences are not "
+                f"counted. To leave the column out, add --ignore {name}."
+            )
+        if self.counts.get(DOUBLED):
+            notes.append(
+                f"If {self.copy} keeps old versions of rows on purpose, repeat the audit with "
+                "--versions."
+            )
+        return tuple(notes)
+
+    def group_days(self, most: int) -> tuple[tuple[str, Mapping[str, int]], ...]:
+        """Returns :attr:`days`, or sums for months or years if there are more periods than `most`.
+
+        Example:
+            >>> days = (("2025-01-30", {"lost": 1}), ("2025-01-31", {"lost": 2}))
+            >>> Audit("s", "c", "", (), None, 0, 0, days=days).group_days(1)
+            (('2025-01', {'lost': 3}),)
+        """
+        grouped: dict[str, dict[str, int]] = {}
+        for length in (_DAY, _MONTH, _YEAR):
+            grouped = {}
+            for day, counts in self.days:
+                sums = grouped.setdefault(day[:length], dict.fromkeys(counts, 0))
+                for kind, count in counts.items():
+                    sums[kind] += count
+            if len(grouped) <= most:
+                break
+        return tuple(grouped.items())
 
     def to_json(self) -> dict[str, Any]:
         """Returns the keys of the JSON line that `loader --log-format json audit` prints."""
@@ -107,6 +178,7 @@ class Audit:
             "highest_cursor": self.highest,
             "days": [{"day": day, **counts} for day, counts in self.days],
             "columns": dict(self.columns),
+            "rewritten": dict(self.rewritten),
             "examples": [
                 {"kind": e.kind, "key": e.key, "cursor": e.at, "columns": list(e.columns)}
                 for e in self.examples

@@ -18,14 +18,18 @@ from loader import __version__
 from loader.audit.findings import KINDS, Audit
 from loader.report.page import build_policy, read_asset
 
-_STYLE = ".bar { display: block; width: 12rem; height: 0.8rem; } .days { width: 100%; }"
+_MAX_DAYS = 62
+_STYLE = (
+    ".bar { display: block; width: 100%; min-width: 4rem; height: 0.8rem; } "
+    ".days { width: 100%; } .days th[scope=row] { white-space: nowrap; } .days td { "
+    "vertical-align: middle; }"
+)
 
 
-def render_page(audit: Audit, sentence: str, clean: Callable[[str], str] = str) -> str:
+def render_page(audit: Audit, clean: Callable[[str], str] = str) -> str:
     """Returns the page.
 
     Args:
-        sentence: the result as a sentence.
         clean: removes secrets and invisible characters from a text.
     """
 
@@ -40,12 +44,13 @@ def render_page(audit: Audit, sentence: str, clean: Callable[[str], str] = str) 
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    days = audit.group_days(_MAX_DAYS)
     styles = [read_asset("page.css"), _STYLE]
     return environment.get_template("page.html").render(
         audit=audit,
-        sentence=sentence,
         kinds=KINDS,
-        most=max((sum(counts.values()) for _, counts in audit.days), default=1),
+        days=days,
+        most=max((sum(counts.values()) for _, counts in days), default=1),
         at=dt.datetime.now(dt.timezone.utc),
         styles=[Markup(each) for each in styles],
         policy=Markup(build_policy([], styles)),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ import click
 from loader.cli.copy_options import copy_options
 from loader.cli.database_url import DatabaseUrl
 from loader.cli.duration_option import read_duration
+from loader.errors import SpecError, TableError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from loader.cli.console import Output
     from loader.cli.settings import Settings
     from loader.sources.interface import Source
+    from loader.spec.plugins import SourceSpec
     from loader.spec.spec import Spec
 
 _BUCKETS = 256
 _MAX_BUCKETS = 4096
 _MAX_DAYS = 14
-_ALMOST_ALL = 0.9
 
 
 def _read_share(_ctx: click.Context, _param: click.Parameter, value: str) -> float:
@@ -138,7 +138,8 @@ def audit(
 
     COPY is a table in one of Spark's catalogs, a path with a slash (Parquet, Delta or Iceberg) or,
     with --copy-url, a table in another database. Any tool may have loaded it. The command writes
-    nothing to the source or the copy, and needs no loader.yml. Exits with 1 if rows differ.
+    nothing to the source or the copy, and needs no loader.yml. Exits with 1 if rows differ,
+    and with 2 if they could not be compared. Passwords are read from PGPASSWORD and MYSQL_PWD.
 
     \b
     loader audit postgresql://me@db/shop orders lake.shop.orders
@@ -159,8 +160,16 @@ def audit(
     request = _Request(
         table, copy, CopyOptions(tool or "", versions, newest_by, deleted), **options
     )
-    with open_pipeline(settings, spec) as pipeline:
-        result = _run(settings.output, spec, pipeline.spark, request)
+    try:
+        with open_pipeline(settings, spec) as pipeline:
+            result = _run(settings.output, spec, pipeline.spark, request)
+    except TableError as error:
+        settings.output.error(error)
+        sys.exit(SpecError.exit_code)  # 1 means that the tables were compared, and differ
+    except SpecError as error:
+        if needs_profile and "profiles.yml" in error.what:
+            error.remedy += ". Or write COPY as a path with a slash, or add --copy-url"
+        raise
     if page is not None:
         write_page(settings.output, result, page)
     show_audit(settings.output, result)
@@ -207,13 +216,16 @@ def _build_spec(databases: dict[str, str], lake: dict[str, str]) -> Spec:
 
     documents: list[dict[str, Any]] = []
     env: dict[str, str] = {}
-    for name, (option, text) in zip(("source", "copy"), databases.items(), strict=False):
-        values = {"url": text}
+    for option, text in databases.items():
+        name, values = "database", {"url": text}
         if not DatabaseUrl.is_other(text):
             found = DatabaseUrl.parse(text, os.environ, where=option)
+            name = found.source_name
             values = {"url": found.jdbc, "user": found.user, "password": found.password}
-        env |= {f"{name}_{key}": value for key, value in values.items()}
-        inner = {key: f"${{{name}_{key}}}" for key, value in values.items() if value}
+        name = f"{name}_copy" if documents else name
+        prefix = f"url_{len(documents)}"
+        env |= {f"{prefix}_{key}": value for key, value in values.items()}
+        inner = {key: f"${{{prefix}_{key}}}" for key, value in values.items() if value}
         source = {"name": name, "path": "jdbc", "tables": ["*"], "destinations": ["lake"]}
         documents.append({"kind": "source", "spec": {**source, "spec": inner}})
     destination = {"name": "lake", "path": "spark", "write_mode": "append", "spec": lake}
@@ -233,16 +245,19 @@ def _run(output: Output, spec: Spec, spark: SparkSession, request: _Request) -> 
         select_columns,
     )
 
-    def open_source(name: str, table: str = "", options: dict[str, object] | None = None) -> Source:
-        return _open_source(spec, spark, name, {table: options} if options else {})
+    def open_source(
+        number: int, table: str = "", options: dict[str, object] | None = None
+    ) -> Source:
+        document = spec.sources[number]
+        return _open_source(spec, document, spark, {table: options} if options else {})
 
-    source = open_source("source")
+    source = open_source(0)
     with source.reuse_connections(keep=4):
         ref = find_table(source, request.table, "SOURCE_TABLE")
         described = source.describe(ref)
     ignored = [find_column(described, name, "--ignore") for name in request.ignore]
     if len(spec.sources) > 1:
-        database = open_source("copy")
+        database = open_source(1)
         copied = database.describe(find_table(database, request.copy, "COPY"))
         open_rows = open_database_copy(spark, database, copied)
     else:
@@ -251,7 +266,7 @@ def _run(output: Output, spec: Spec, spark: SparkSession, request: _Request) -> 
     key = choose_key(described, copy, request.key)
     cursor = choose_cursor(described, copy, request.cursor)
     selected, table = select_columns(
-        lambda options: open_source("source", ref.name, options), ref, [*copy.columns], key
+        lambda options: open_source(0, ref.name, options), ref, [*copy.columns], key
     )
     effort = Effort(request.buckets, request.share, request.pause, request.grace, request.examples)
     is_unique = set(described.primary_key) <= set(key) and bool(described.primary_key)
@@ -271,15 +286,17 @@ def _run(output: Output, spec: Spec, spark: SparkSession, request: _Request) -> 
 
 
 def _open_source(
-    spec: Spec, spark: SparkSession, name: str, table_options: dict[str, dict[str, object]]
+    spec: Spec,
+    document: SourceSpec,
+    spark: SparkSession,
+    table_options: dict[str, dict[str, object]],
 ) -> Source:
     from loader.sources.entry_points import find_connector
 
-    document = spec.source(name)
     connector = find_connector(document.path, document.where)
     inner = {**document.spec, "table_options": table_options}
     options = document.model_copy(update={"spec": inner}).options(connector.options_model)
-    source = connector(name, options, spark, spec.folder)
+    source = connector(document.name, options, spark, spec.folder)
     source.hide = spec.redactor.add
     return source
 
@@ -287,7 +304,6 @@ def _open_source(
 def show_audit(output: Output, result: Audit) -> None:
     """Prints the result, either as one JSON line or as tables and a sentence."""
     from loader.audit.findings import KINDS, LAG
-    from loader.formatting import format_count
 
     if output.json:
         output.event("audit", "", **result.to_json())
@@ -297,26 +313,23 @@ def show_audit(output: Output, result: Audit) -> None:
     row = (result.source, result.copy, result.tool or "unknown", result.rows_source)
     output.table("audit", columns, [(*row, result.rows_copy, *counts, result.lag)])
     if result.days:
-        shown = list(islice(result.days, _MAX_DAYS))
         output.say("")
-        output.table(
-            "day",
-            (result.cursor or "day", *KINDS),
-            [(day, *(counts[kind] for kind in KINDS)) for day, counts in shown],
-        )
-        if len(result.days) > len(shown):
-            output.say(f"… and {format_count(len(result.days) - len(shown), 'day')} more")
+        days = result.group_days(_MAX_DAYS)
+        rows = [(day, *(counts[kind] for kind in KINDS)) for day, counts in days]
+        output.table("day", ("day", *KINDS), rows)
     if result.columns:
         output.say("")
         output.table("column", ("column", "stale_rows"), result.columns)
     if result.examples:
         output.say("")
-        rows = [(e.kind, e.key, e.at, ", ".join(e.columns)) for e in result.examples]
-        output.table("example", ("difference", "key", result.cursor or "at", "columns"), rows)
+        examples = [(e.kind, e.key, e.at, ", ".join(e.columns)) for e in result.examples]
+        output.table("example", ("difference", "key", "cursor", "columns"), examples)
     output.say("")
     for name, reason in result.not_compared.items():
         output.warning(f"column {name} was not compared: {reason}")
-    output.say(describe(result))
+    for note in result.notes:
+        output.say(note)
+    output.say(result.sentence)
 
 
 def write_page(output: Output, result: Audit, path: Path) -> None:
@@ -328,31 +341,4 @@ def write_page(output: Output, result: Audit, path: Path) -> None:
     def clean(text: str) -> str:
         return escape_invisible(output.redact(text))
 
-    replace_page(path, render_page(result, describe(result), clean))
-
-
-def describe(result: Audit) -> str:
-    """Returns the result as one or two sentences."""
-    from loader.audit.findings import DOUBLED
-    from loader.formatting import format_count
-
-    share = "" if result.share >= 1 else f" in {result.share:.1%} of the keys"
-    lag = ""
-    if result.lag:
-        newest = f": the newest row that it has is of {result.highest}" if result.highest else ""
-        lag = f" {format_count(result.lag, 'difference')} may be lag{newest}."
-    if result.is_equal:
-        return f"{result.copy} has the rows of {result.source}{share}.{lag}"
-    text = f"{format_count(result.differences, 'row')} of {result.source} differ{share}.{lag}"
-    if result.counts.get(DOUBLED):
-        text += (
-            f" If {result.copy} keeps old versions of rows on purpose, repeat the audit with "
-            "--versions."
-        )
-    for name, count in result.columns:
-        if count >= max(10, _ALMOST_ALL * result.rows_source):
-            text += (
-                f" Column {name} differs in almost all rows: {result.copy} may store it in another "
-                f"form. To compare the other columns, add --ignore {name}."
-            )
-    return text
+    replace_page(path, render_page(result, clean))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -173,12 +174,19 @@ def test_a_value_that_is_more_precise_than_the_type_of_the_source_is_stale(shop:
 
 
 def test_a_column_that_differs_everywhere_may_have_another_form(shop: Shop) -> None:
-    rows = [{**row, "note": f"{row['note']} "} for row in shop.rows()]
+    """It does not hide rows that are lost, and rows that differ in another column."""
+    rows = [{**row, "note": f"{row['note']} "} for row in shop.rows() if row["id"] != 5]
+    rows[100]["amount"] = Decimal("0.50")
     copy = shop.write(rows)
+    found = shop.audit(copy, "--grace", "0")
+    assert (found["lost"], found["stale"], found["lag"]) == (1, 1, 0)
+    assert (found["columns"], found["rewritten"]) == ({"amount": 1}, {"note": 999})
+    assert len(found["days"]) == 2
     arguments = ["audit", shop.url, "orders", copy, "--pause", "0", "--grace", "0"]
     result = CliRunner().invoke(main, arguments)
-    assert "To compare the other columns, add --ignore note." in result.output
-    assert shop.audit(copy, "--grace", "0", "--ignore", "note")["equal"]
+    assert "To leave the column out, add --ignore note." in result.output
+    assert f"{copy} differs from orders: 1 row lost, 1 stale." in result.output
+    assert shop.audit(copy, "--grace", "0", "--ignore", "note")["rewritten"] == {}
 
 
 def test_a_table_of_a_catalog_is_read(shop: Shop, warehouse: Any) -> None:
@@ -257,6 +265,7 @@ def test_another_kind_of_database_is_read_by_its_driver(
         (("orders", "COPY", "--key", "id", "--ignore", "id"), 2, "it is ignored"),
         (("orders", "COPY", "--ignore", "nothing"), 2, "has no column 'nothing'"),
         (("orders", "raw.nothing", "--profiles-dir", "profiles"), 2, "it cannot be read"),
+        (("orders", "orders"), 2, "A table of a database needs --copy-url"),
     ],
 )
 def test_a_mistake_is_one_clear_error(
@@ -269,6 +278,25 @@ def test_a_mistake_is_one_clear_error(
     assert expected in result.stderr
     assert "Traceback" not in result.stderr
     assert PASSWORD not in result.output
+
+
+def test_a_copy_without_a_profile_is_explained(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    result = CliRunner().invoke(main, ["audit", shop.url, "orders", "orders"])
+    assert result.exit_code == 2
+    assert "Or write COPY as a path with a slash, or add --copy-url" in result.stderr
+
+
+def test_what_cannot_be_compared_does_not_look_like_a_difference(shop: Shop) -> None:
+    copy = shop.write(shop.rows()[:5])
+    url = shop.url.replace(PASSWORD, "wrong")
+    result = CliRunner().invoke(main, ["audit", url, "orders", copy, "--pause", "0"])
+    assert result.exit_code == 2
+    assert "password" in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 def test_a_sample_compares_a_share_of_the_keys(shop: Shop, spark: SparkSession) -> None:

@@ -59,7 +59,7 @@ def test_the_page_escapes_names_and_needs_nothing_else(shop: Shop) -> None:
     found = shop.audit(copy, "--report", str(path), "--grace", "0", table="<b>bold</b>")
     page = path.read_text()
     assert (found["lost"], found["stale"]) == (1, 1)
-    assert "2 rows of &lt;b&gt;bold&lt;/b&gt; differ" in page
+    assert "differs from &lt;b&gt;bold&lt;/b&gt;: 1 row lost, 1 stale." in page
     assert not {"<script", "<b>", "<i>", "http://", "https://"} & {
         part for part in ("<script", "<b>", "<i>", "http://", "https://") if part in page
     }
