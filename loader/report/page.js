@@ -145,15 +145,20 @@
 
   // The page may be read long after it was written.
   const written = Date.parse(document.getElementById("written").dateTime);
-  const tell = () => {
-    const minutes = Math.floor((Date.now() - written) / 60000);
-    const age = minutes < 1 ? "just now" : minutes < 120 ? `${minutes} min ago`
-      : minutes < 2880 ? `${Math.round(minutes / 60)} hours ago` : `${Math.round(minutes / 1440)} days ago`;
-    document.getElementById("age").textContent = ` · written ${age}`;
-    document.querySelector(".when").classList.toggle("old", minutes > 1560);
+  const ago = (time) => {
+    const seconds = Math.max(0, (Date.now() - time) / 1000);
+    const [unit, size] = [["day", 86400], ["hour", 3600], ["minute", 60]].find((each) => seconds >= 2 * each[1])
+      || ["second", 1];
+    return `${Math.round(seconds / size)} ${unit}s ago`;
   };
-  tell();
-  setInterval(tell, 30000);
+  const updateAges = () => {
+    document.getElementById("age").textContent = ` · written ${ago(written)}`;
+    document.querySelector(".when").classList.toggle("old", Date.now() - written > 26 * 3600000);
+    if (Date.now() < written) return; // this machine's clock is behind
+    for (const each of document.querySelectorAll("time[title]")) each.textContent = ago(Date.parse(each.dateTime));
+  };
+  updateAges();
+  setInterval(updateAges, 30000);
 
   if (data.refresh) {
     const opened = sessionStorage.getItem("opened");
