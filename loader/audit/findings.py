@@ -103,22 +103,24 @@ class Audit:
     @property
     def sentence(self) -> str:
         """The result as one sentence."""
-        within = "" if self.share >= 1 else f", in {self.share:.1%} of the keys"
+        scope = []
         if self.not_compared and self.compared:
-            total = self.compared + len(self.not_compared)
-            within = f", in {self.compared} of {total} columns{within}"
+            scope.append(f"{self.compared} of {self.compared + len(self.not_compared)} columns")
+        if self.share < 1:
+            scope.append(f"{self.share:.1%} of the keys")
+        within = f" ({' and '.join(scope)} were compared)" if scope else ""
         if not self.rows_copy and self.rows_source:
             return f"{self.copy} is empty."
         found = [(kind, self.counts[kind]) for kind in KINDS if self.counts.get(kind)]
         if not found:
             rest = " except in the columns named above" if self.rewritten else ""
-            return f"{self.copy} has the rows of {self.source}{within}{rest}."
+            return f"{self.copy} has the rows of {self.source}{rest}{within}."
         (kind, count), *others = found
         listed = [
             f"{format_count(count, 'row')} {kind}",
             *(f"{n:,} {other}" for other, n in others),
         ]
-        return f"{self.copy} differs from {self.source}{within}: {', '.join(listed)}."
+        return f"{self.copy} differs from {self.source}: {', '.join(listed)}{within}."
 
     @property
     def notes(self) -> tuple[str, ...]:

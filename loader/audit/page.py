@@ -22,7 +22,7 @@ _MAX_DAYS = 62
 _STYLE = (
     ".bar { display: block; width: 100%; min-width: 4rem; height: 0.8rem; } "
     ".days { width: 100%; } .days th[scope=row] { white-space: nowrap; } .days td { "
-    "vertical-align: middle; }"
+    "vertical-align: middle; } .facts dd { font-size: 1.35rem; }"
 )
 
 

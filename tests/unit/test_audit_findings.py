@@ -21,7 +21,7 @@ BARE = Audit("orders", "copy", "", ("id",), "at", 1000, 990, compared=4)
         ),
         (
             replace(BARE, not_compared={"a": "", "b": ""}, share=0.05),
-            "copy has the rows of orders, in 4 of 6 columns, in 5.0% of the keys.",
+            "copy has the rows of orders (4 of 6 columns and 5.0% of the keys were compared).",
         ),
         (
             replace(BARE, rewritten=(("body", 980),)),
