@@ -24,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import json
+import os
 import random
 import shutil
 import sys
@@ -371,6 +372,8 @@ def _parse_micros(text: str) -> int:
 @click.option("--peers", default=sys.executable, help="The Python that has dlt.")
 def main(seconds: float, seeds: int, first: int, on: str, peers: str) -> None:
     folder = Path(tempfile.mkdtemp(prefix="strandline-bench-"))
+    # All seeds share this process's Spark, whose catalog has one warehouse.
+    os.environ["STRANDLINE_WAREHOUSE"] = str(folder / "warehouse")
     spark = session(
         load_profile("strandline", "embedded", ROOT, profiles_dir=str(ROOT / "profiles"))
     )
