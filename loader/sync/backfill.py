@@ -1,6 +1,6 @@
-"""Backfills: a backfill rereads a range of cursor values and does not change the stored cursor.
+"""Backfills, which reread a range of cursor values and leave the stored cursor unchanged.
 
-A large range is read in chunks. Each chunk is one batch. Each commit records the progress, so an
+A large range is read in chunks, one batch per chunk. Each commit stores the progress, so an
 interrupted backfill resumes after its last committed chunk. As in any sync, rows that the raw table
 already contains are not appended again.
 """
@@ -36,13 +36,15 @@ _MAX_CHUNKS = 10_000
 
 @dataclass(frozen=True)
 class Backfill:
-    """The range that the user requested. It is parsed separately for each table's cursor type.
+    """The range of cursor values that the user requested.
+
+    The bounds are strings, because each table parses them as values of its own cursor type.
 
     Attributes:
         low: the lower bound, inclusive.
         high: the upper bound, inclusive. The default is the stored cursor.
-        chunk: the range of cursor values that one chunk covers, written like a lookback. By
-            default, it is derived from the number of rows.
+        chunk: the size of a chunk, such as `1 day` or `10000`. By default, a chunk has about a
+            million rows.
     """
 
     low: str
@@ -50,7 +52,7 @@ class Backfill:
     chunk: str | None = None
 
     def __call__(self, sync: SyncContext) -> SyncRecord:
-        """Backfills one locked table and returns the sum of its chunks' ledger rows.
+        """Backfills a locked table. Returns a ledger row with the totals of all chunks.
 
         Raises:
             TableError: if the table has no cursor or was never synced, or if the range does not fit
@@ -149,7 +151,7 @@ def find_resume_point(
     Returns None if no backfill of this range was interrupted.
 
     Args:
-        progress: the unfinished backfill in the state.
+        progress: the progress of the unfinished backfill, from the table's state.
         range_: a mapping with `from`, `to` and `to_cursor`. `to_cursor` says whether `to` is the
             stored cursor, which may have changed since the interruption.
         high: the upper bound of the range.
@@ -171,7 +173,7 @@ def _plan_chunk(
     progress: Mapping[str, Any] | None,
     is_followed: Callable[[], bool],
 ) -> PlannedBatch:
-    """Plans one chunk. Of the state, it changes only the batch number and the backfill progress."""
+    """Plans one chunk. Its state keeps the stored cursor."""
     plan, lake = sync.plan, sync.lake
     drift = plan_drift(lake, plan.lake_table, plan.table.schema, plan.policy)
     state = replace(
@@ -186,8 +188,8 @@ def _plan_chunk(
             where=f"table {plan.name}, --from",
             remedy="Run `loader run` without --from first: it reads all rows again",
         )
-    # Chunks end at whole microseconds. A source whose times are more precise must include all rows
-    # within the last microsecond.
+    # Chunks end at whole microseconds. If the source's times are more precise, it must return all
+    # rows within the last microsecond.
     window = Window(
         plan.cursor,
         low,
@@ -212,11 +214,11 @@ _UNITS: dict[CursorType, Any] = {
     CursorType.TIMESTAMP: dt.timedelta(microseconds=1),
     CursorType.TIMESTAMPTZ: dt.timedelta(microseconds=1),
 }
-"""The smallest step of each type. For other types, each chunk starts where the previous ends."""
+"""The smallest step of each type. In other types, a chunk starts at the end of the previous one."""
 
 
 def _parse_chunk_size(text: str, type_: CursorType, where: str) -> Any:
-    """Parses the size of a chunk as a difference between cursors of this type."""
+    """Parses a chunk size such as `1 day` or `10000`."""
     try:
         chunk = Lookback.parse(text)
     except ValueError as problem:
@@ -236,10 +238,7 @@ def _parse_chunk_size(text: str, type_: CursorType, where: str) -> Any:
 
 
 def _divide_span(span: Any, pieces: int) -> Any:
-    """Returns the size of a chunk if a span is divided into this number of equal chunks.
-
-    The size is at least one unit of the cursor's type.
-    """
+    """Divides a span into equal chunks. Returns the size of a chunk, which is at least one unit."""
     if isinstance(span, dt.timedelta):
         return max(span / pieces, dt.timedelta(microseconds=1))
     if isinstance(span, Decimal):
@@ -248,7 +247,7 @@ def _divide_span(span: Any, pieces: int) -> Any:
 
 
 def _next_value(cursor: Cursor) -> Cursor:
-    """Returns the next value, or the same value if the type has no smallest step."""
+    """Returns the next value, or `cursor` itself if its type has no smallest step."""
     unit = _UNITS.get(cursor.type)
     return cursor if unit is None else _to_cursor(cursor.order + unit, cursor.type)
 

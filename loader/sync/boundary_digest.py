@@ -1,17 +1,15 @@
-"""Detects that a window has no new rows, by comparing digests of the rows at its lower bound.
+"""Detects windows without new rows by comparing digests of the rows at the stored cursor.
 
-A window begins at the stored cursor, so it contains at least the last row of the previous sync.
-Reading this row and comparing it with the raw table takes Spark about a second. To avoid this, a
-sync computes a digest of the current rows in the next window, if the source supports digests. The
-next sync computes the digest again. If it is the same, the raw table already has the rows of the
-window, and nothing is read.
+A window starts at the stored cursor, so it contains at least the last row of the previous sync.
+Reading this row and comparing it with the raw table takes Spark about a second. To avoid this
+delay, a sync stores a digest of the rows that the next window will contain, if the source can
+compute digests. If the next sync computes the same digest, it reads no rows.
 
-A batch of a backfill or of `reconcile --repair` invalidates the digest, because the raw table may
-then have newer rows for these keys.
+A batch of a backfill or of `reconcile --repair` invalidates the digest, because the batch may have
+appended newer versions of these rows.
 
 The window may also contain rows above the stored cursor. If the file statistics of the raw table
-show that it has no rows above this cursor, all such rows are new. They are then appended without a
-comparison.
+show that it has no such rows, they are all new, and are appended without a comparison.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ from loader.sync.table_plan import FULL_REFRESH, TablePlan
 def is_unchanged(
     plan: TablePlan, snapshot: Snapshot, prior: PriorState, window: Window, bounds: Bounds
 ) -> bool:
-    """Returns whether a window contains exactly the rows at the last sync's cursor."""
+    """Returns whether a window contains exactly the rows that the last sync found at its cursor."""
     stored = prior.state.boundary
     if stored is None or window.low is None or plan.options.redelivered_rows == "append":
         return False
@@ -54,8 +52,8 @@ class AppendOnlyWindow:
     """The part of a window above the stored cursor, where all rows are new.
 
     Attributes:
-        window, bounds: this part of the window, and its bounds.
-        redelivered: the number of the window's other rows, which the raw table already contains.
+        redelivered: the number of rows in the rest of the window, which the raw table already
+            contains.
     """
 
     window: Window
@@ -75,10 +73,9 @@ def find_append_only_window(
 
     Returns None if the rows must be compared with the raw table.
 
-    A row whose cursor is above every cursor in the raw table is the newest version of its key. The
-    highest cursor in the raw table is taken from its file statistics. The stored cursor may be
-    lower than that, because users can set it. It may also be lower because rows are dated in the
-    future: the stored cursor never exceeds the source's clock.
+    A row whose cursor is above every cursor in the raw table is the newest version of its key.
+    Checking the stored cursor is not enough. The raw table may contain higher cursors, because
+    users can set the stored cursor, and because it never exceeds the source's clock.
     """
     last_cursor = prior.state.cursor
     if plan.mode == FULL_REFRESH or prior.starts_over or plan.keeps_redeliveries:
@@ -111,7 +108,7 @@ def build_boundary(
     the next window.
 
     Args:
-        state: the new state, which contains the new cursor and batch.
+        state: the new state, with the cursor and batch number of this sync.
         window: the window that this sync reads.
     """
     if plan.cursor is None or state.cursor is None:
@@ -124,10 +121,7 @@ def build_boundary(
 
 
 def _may_begin_below(low: Cursor, read_from: Cursor | None) -> bool:
-    """Returns whether `low` may be below `read_from`.
-
-    Returns True for different strings, because only the source can order them.
-    """
+    """Returns whether `low` may be below `read_from`. Only the source can order strings."""
     if read_from is None or low == read_from:
         return False
     return low.type is CursorType.STRING or low.order < read_from.order

@@ -38,9 +38,9 @@ from loader.sync.table_plan import INCREMENTAL, TablePlan
 from loader.sync.table_selection import describe_tables
 
 _MANY_ROWS = 1000
-"""A note warns if more rows than this have the highest cursor, because every sync rereads them."""
+"""If more rows than this share the highest cursor, a note warns that every sync rereads them."""
 _MANY_CUT = 0.1
-"""A note warns if at least this share of the rows has truncated times, such as whole hours."""
+"""A note warns if at least this share of the times is truncated, for example to whole hours."""
 
 
 def check_spec(
@@ -50,12 +50,12 @@ def check_spec(
 ) -> Iterator[tuple[TablePlan, list[str]] | LoaderError]:
     """Checks the destinations and the selected tables (:func:`check_tables`).
 
-    If several tables have the same error, the error is yielded only once.
+    An error that several tables share is yielded only once.
 
     Args:
-        reopen: returns a pipeline whose Spark session needs no cluster. If Spark runs on a cluster
-            and a destination has an error, this pipeline checks the tables, because the cluster may
-            never run their queries.
+        reopen: reopens a pipeline with a local Spark session. If Spark runs on a cluster and a
+            destination has an error, the tables are checked with this session, because the
+            cluster might never run their queries.
     """
 
     def iterate_results() -> Iterator[tuple[TablePlan, list[str]] | LoaderError]:
@@ -80,9 +80,9 @@ def check_spec(
 def check_tables(
     pipeline: Pipeline, part: PlannedSource
 ) -> Iterator[tuple[TablePlan, list[str]] | LoaderError]:
-    """Yields each table that can be synced, with notes for the user. Yields errors for the others.
+    """Yields each table that can be synced, with notes for the user, and errors for other tables.
 
-    Reads from the source, the lake and the state store. Writes nothing.
+    Writes nothing.
     """
     if not part.plans:
         return
@@ -126,7 +126,7 @@ def check_tables(
 def _check_executors(
     pipeline: Pipeline, part: PlannedSource, snapshot: Snapshot
 ) -> Iterator[LoaderError]:
-    """Yields an error if an executor cannot read the source, such as if it lacks a JDBC driver."""
+    """Yields an error if an executor cannot read the source, for example without a JDBC driver."""
     plan = part.plans[0]
     try:
         with step(f"{plan.name}: reading a row in an executor"):
@@ -156,7 +156,7 @@ def describe_masks(plan: TablePlan, stores: Stores) -> list[str]:
     """Returns a note that lists the masked columns, if any, and warnings about changed masks.
 
     Raises:
-        TableError: if the next sync would be refused because masks have changed.
+        TableError: if the next sync would fail because masks were changed.
     """
     notes = []
     if isinstance(plan.table, MaskedTable) and plan.table.masks:
@@ -256,7 +256,7 @@ def describe_unmoved_cursor(plan: TablePlan, lake: Lake) -> list[str]:
 def describe_options(plan: TablePlan, snapshot: Snapshot) -> list[str]:
     """Returns notes about source options that have no effect or that cause late rows to be missed.
 
-    A row is late if it is committed after a sync has read higher cursors.
+    A row is late if it is committed after a sync read higher cursors.
     """
     if plan.cursor is None or plan.mode != INCREMENTAL:
         return []
@@ -264,7 +264,7 @@ def describe_options(plan: TablePlan, snapshot: Snapshot) -> list[str]:
 
 
 def describe_late_rows(plan: TablePlan, snapshot: Snapshot, lake: Lake) -> list[str]:
-    """Returns a note about rows that are missed if an application's clock is far behind."""
+    """Returns a note about rows that syncs miss if an application's clock is far behind."""
     cursor = plan.cursor
     if cursor is None or not cursor.type.is_time or plan.mode != INCREMENTAL:
         return []
@@ -284,7 +284,7 @@ def describe_late_rows(plan: TablePlan, snapshot: Snapshot, lake: Lake) -> list[
 
 
 def _describe_seen(plan: TablePlan, lake: Lake) -> str:
-    """Describes how late rows in the raw table were, and the number of truncated times."""
+    """Describes how late the rows of the raw table arrived, and how many have truncated times."""
     cursor = plan.cursor
     if cursor is None or not lake.exists(plan.lake_table) or not lake.exists(LEDGER):
         return ""
@@ -337,9 +337,9 @@ def discover_tables(
     """Lists the tables of each source with their cursor candidates.
 
     Returns:
-        The tables, each with its source's name and its cursor candidates, the errors, and the
-        denials. A denial is an error that lists those tables and views of a source that the account
-        may not read.
+        Three lists: tables, errors and denials. A table comes with the name of its source and its
+        cursor candidates. A denial is an error that lists the tables and views of a source that
+        the account may not read.
     """
     tables_found: list[tuple[str, SourceTable, list[str]]] = []
     errors: list[LoaderError] = []

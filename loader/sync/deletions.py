@@ -1,9 +1,8 @@
 """Converts deletions that a source reports to tombstones in the raw table.
 
-If a batch deletes a key but also contains a row with this key, no tombstone is appended. If that
-row is unchanged, it is not appended either. If the table has a cursor, the tombstones and the
-batch's rows of deleted keys begin a new generation. So they are newer than earlier versions, even
-if those have higher cursors.
+If a batch deletes a key but also contains a row with this key, no tombstone is appended. The row
+itself is appended only if it has changed. If the table has a cursor, the tombstones and the rows of
+deleted keys are in a new generation. This makes them newer than versions with higher cursors.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from loader.sync.table_plan import TablePlan
 
 _NEWEST_HASH = "_cq_held_hash"
 _TOMBSTONE_OFFSET = 1 << 60
-"""Added to the ``_cq_seq`` of tombstones, so that they sort after the other rows of the batch."""
+"""Added to the ``_cq_seq`` of tombstones, so that they sort after the batch's rows."""
 
 
 def are_too_many(deletes: int, rows: int) -> bool:
-    """Returns whether all rows, or more than a tenth, would be deleted."""
+    """Returns whether the deletions would remove all rows, or more than a tenth of them."""
     return deletes > 0 and (deletes >= rows or deletes * 10 > rows)
 
 
@@ -40,13 +39,12 @@ def find_deleted(
 ) -> DataFrame | None:
     """Returns the deleted keys with the hash of each key's newest version in the raw table.
 
+    Returns None if there are no deletions.
+
     Args:
         raw: the source's rows in the raw table.
         deletions: see :meth:`loader.sources.interface.Snapshot.deletions`.
         are_few: whether the deletions fit in the memory of every Spark executor.
-
-    Returns:
-        The keys and hashes, or None if there are no deletions.
     """
     matches = [_find_matching_keys(plan, raw, deletion, are_few) for deletion in deletions]
     if not matches:
@@ -55,12 +53,13 @@ def find_deleted(
 
 
 def list_live_keys(plan: TablePlan, raw: DataFrame) -> DataFrame | None:
-    """Returns the keys that a complete read of the source must contain if they still exist.
+    """Returns the keys that a complete read of the source contains unless they were deleted.
 
-    A key is returned if its newest version in the raw table is not a tombstone and is not excluded
+    These are the keys whose newest version in the raw table is not a tombstone and is not excluded
     by `initial_cursor` or `null_cursor`. Rows without a key (:func:`lacks_key`) are ignored.
-    Returns None if the raw table lacks a required column. Also returns None if `initial_cursor` is
-    a string, because only the source can compare strings.
+
+    Returns None if the raw table lacks a required column, or if `initial_cursor` is a string,
+    because only the source can compare strings.
 
     Args:
         raw: the source's rows in the raw table.
@@ -83,8 +82,8 @@ def list_live_keys(plan: TablePlan, raw: DataFrame) -> DataFrame | None:
 def lacks_key(plan: TablePlan, names: Sequence[str]) -> Column:
     """Returns a condition for rows of the raw table that have no key.
 
-    Such rows were loaded before the key was changed. If only the spec declares the key, some but
-    not all key columns of a row may be null.
+    Such rows were loaded before the key was changed. A key column that the source does not declare
+    as part of its primary key may be null, as long as another key column is not.
 
     Args:
         names: the names of the key's columns in the rows.
@@ -99,8 +98,8 @@ def lacks_key(plan: TablePlan, names: Sequence[str]) -> Column:
 def correct_deleted(flagged: DataFrame, deleted: DataFrame, plan: TablePlan) -> DataFrame:
     """Flags the batch's rows of deleted keys as new versions that override the raw table.
 
-    Such a row is flagged as redelivered only if the batch has no other row with its key, and if it
-    equals the newest version in the raw table. In that case the deletion has no effect.
+    A row is flagged as redelivered if it is the only row with its key in the batch, and equals the
+    newest version in the raw table. The deletion then has no effect.
 
     Args:
         flagged: the batch's rows with their flags
@@ -122,7 +121,7 @@ def build_tombstones(
 ) -> DataFrame:
     """Returns a tombstone for each deleted key that has no row in the batch.
 
-    In a tombstone, all columns of the source except the key are null.
+    Only the key columns of a tombstone have values; the source's other columns are null.
     """
     keys = deleted.join(flagged.select(*_key_columns(plan)), _match_keys(plan), "left_anti")
     key_columns = dict(zip((name.lower() for name in plan.key), _key_aliases(plan), strict=True))

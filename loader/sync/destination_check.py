@@ -21,10 +21,10 @@ from loader.spark.named_steps import step
 from loader.sync.pipeline import Pipeline
 
 DEADLINE = 60.0
-"""The timeout of a check in seconds. Without it, a job would wait forever for executors."""
+"""The timeout of a check in seconds. Without a timeout, Spark waits for executors forever."""
 
 _EXECUTORS_FACTOR = 3
-"""The factor by which executors extend the timeout. Their first tasks are slow on busy machines."""
+"""Extends the timeout if executors are running, because their first tasks may be slow."""
 
 _CLEANUP_SECONDS = 10.0
 
@@ -46,10 +46,6 @@ def check_destinations(pipeline: Pipeline) -> Iterator[LoaderError]:
 
 def check_destination(lake: Lake, name: str, deadline: float = DEADLINE) -> None:
     """Creates a table, lets an executor write a row, reads it in this process, and drops the table.
-
-    Args:
-        name: the name of the destination, which messages mention.
-        deadline: the timeout in seconds.
 
     Raises:
         TableError: if the lake is not writable, or on a timeout.
@@ -94,7 +90,6 @@ class _Probe:
         self._is_appending = False
 
     def run(self) -> None:
-        """Performs the steps, and records an error."""
         lake = self._lake
         try:
             lake.spark.sparkContext.setJobGroup(self.group, "loader check", interruptOnCancel=True)
@@ -119,11 +114,7 @@ class _Probe:
         self._lake.spark.range(1).toDF("n").writeTo(self._lake.name(table)).append()
 
     def _read(self, table: str) -> None:
-        """Reads the row in this process, which needs no executor.
-
-        Raises:
-            LoaderError: if the row is missing.
-        """
+        """Reads the row in this process, which needs no executor."""
         try:
             rows = self._lake.records(table).select(["n"], {}, {})
         except Exception as error:
@@ -146,13 +137,12 @@ class _Probe:
         return runs_on_cluster(self._lake.spark)
 
     def describe_store(self) -> str:
-        """Describes the warehouse, with the address of its object store if it has one."""
+        """Describes the warehouse, including the address of its object store if it has one."""
         endpoint = self._find_setting("s3.endpoint")
         warehouse = f"the warehouse {self._find_setting('warehouse')}"
         return f"{warehouse} at {endpoint}" if endpoint else warehouse
 
     def _find_setting(self, name: str) -> str | None:
-        """Returns a setting of the lake's catalog, or None."""
         conf: Any = self._lake.spark.conf
         value: str | None = conf.get(f"spark.sql.catalog.{self._lake.catalog}.{name}", None)
         return value
@@ -168,7 +158,7 @@ class _Probe:
             return True
 
     def explain_timeout(self, deadline: float) -> tuple[str, str]:
-        """Returns the problem and the remedy for a probe that has timed out."""
+        """Returns the problem and the remedy for a probe that timed out."""
         store = self.describe_store()
         if self._is_appending and self._on_cluster:
             if self._lacks_executors():

@@ -1,9 +1,9 @@
 """The sync protocol of one table.
 
-The steps are: lock, recover, plan the window, extract, publish, record, unlock. A batch is
-published by one Iceberg commit, which contains its rows, batch number, state and ledger row. The
-state store and the ledger are derived from these commits. If a crash leaves the store or the ledger
-outdated, the next sync updates them from the newest commit.
+The steps are: lock, recover, plan the window, extract, publish, record, unlock. One Iceberg commit
+publishes a batch. The commit contains its rows, batch number, state and ledger row. The state store
+and the ledger are derived from these commits. If a crash leaves the store or the ledger outdated,
+the next sync updates it from the newest commit.
 
 :mod:`loader.sync.plan_window` selects the rows of a batch. Backfills and repairs use the same steps
 with other planning functions.
@@ -22,19 +22,17 @@ from loader.sync.recover import PriorState, recover
 from loader.sync.sync_context import SyncContext
 
 PlanBatch = Callable[[SyncContext, PriorState], PlannedBatch]
-"""A function that plans the next batch."""
 
 
 def sync_table(sync: SyncContext, plan_batch: PlanBatch = plan_window) -> SyncRecord:
-    """Appends the rows that changed since the stored cursor, records the cursor, and unlocks.
+    """Appends the rows that changed since the stored cursor, stores the new cursor, and unlocks.
 
     Returns:
         The ledger row, or the sum of the ledger rows if the sync had several batches.
 
     Raises:
-        TableError, StateError: if the table could not be synced. If the error occurred after the
-            batch was published, the next run recovers the batch. In all other cases, nothing was
-            published.
+        TableError, StateError: if the sync failed. If it failed after the batch was published, the
+            next run recovers the batch. Otherwise, nothing was published.
     """
     with sync.unlock_at_end():
         return sync_locked_table(sync, plan_batch)

@@ -54,10 +54,10 @@ from loader.sync.sync_context import SyncContext
 from loader.sync.table_plan import FULL_REFRESH, INCREMENTAL, TablePlan
 
 _FEW_ROWS = 5_000
-"""Up to this number of rows, Spark's optimizer takes longer than the query itself."""
+"""Up to this number of rows, Spark's optimizer takes longer than the query, so it is limited."""
 
 _MANY_ROWS = 300_000
-"""Above this number of rows in the raw table, it pays off to compile Spark's generated code."""
+"""If the raw table has more rows, compiling Spark's generated code pays off."""
 
 _MAX_BROADCAST = 100_000
 """The maximum number of deletions that Spark sends to every executor."""
@@ -65,8 +65,7 @@ _MAX_BROADCAST = 100_000
 _DRIVER_BYTES = 4 << 20
 """The maximum size in bytes of the rows that the driver caches.
 
-Spark sends the rows to a task in one message of at most 128 MB, and several tables are synced in
-parallel.
+Spark sends them to a task in one message of at most 128 MB, and several tables sync in parallel.
 """
 
 
@@ -75,21 +74,19 @@ class Batch:
     """The rows to append and the metadata of their commit.
 
     Attributes:
-        rows: the rows with the source's columns and the ``_cq_`` columns; None if no row is to be
-            appended.
-        drift: the changes that adapt the raw table to the source's columns.
+        rows: the rows with the source's columns and the ``_cq_`` columns; None if there are none.
+        drift: the schema changes that the batch makes in the raw table.
         record: the ledger row.
         state: the state to store if the rows are published.
         idle_state: the state to store if no row is appended.
-        expected_rows: the number of rows that the source counted. Exactly this number of rows must
-            be read. None if the number was already checked or may differ.
-        counted_rows: the number of rows that the source counted; None if the rows were already
-            read. Fewer rows may be read than counted if the source changes in between.
+        expected_rows: the number of rows that the source counted, if exactly this number must be
+            read; else None.
+        counted_rows: the number of rows that the source counted, if the rows have not been read
+            yet; else None. If the source changes in between, fewer rows may be read.
         find_cursor: returns the cursor to store if fewer rows were read than counted; see
             :func:`find_reached_cursor`.
-        rows_read: the cached rows that the source returned, with those that are not appended; None
-            if `rows` contains all of them.
-        is_followed: a function that returns whether another batch follows.
+        rows_read: all cached rows that the source returned; None if `rows` contains all of them.
+        is_followed: returns whether another batch follows.
     """
 
     rows: DataFrame | None
@@ -106,18 +103,16 @@ class Batch:
 
 @dataclass(frozen=True)
 class _Extracted:
-    """The rows of a batch and their counts.
+    """The rows of a batch and their counts, which are None if unknown.
 
     Attributes:
-        rows: the rows; None if there is no row to append, such as if all rows were redelivered.
+        rows: the rows to append; None if there are none.
         generation: the newest generation of the rows; None means the planned generation.
-        read: the number of rows that were read; None if they were not counted.
-        redelivered: the number of redelivered rows, which are dropped; None if not counted.
-        nulls: the number of rows that have no cursor; None if they were not counted.
-        lost_rows: the numbers of rows that a plain cursor query would have missed; see
-            :class:`LostRows`.
-        expected_rows: see :class:`Batch`.
-        rows_read: the cached rows whose number is `read`; None if they were not counted.
+        read: the number of rows that were read.
+        redelivered: the number of redelivered rows, which are dropped.
+        nulls: the number of rows whose cursor is null.
+        lost_rows: the numbers of rows that a plain cursor query would have missed.
+        expected_rows, rows_read: see :class:`Batch`.
     """
 
     rows: DataFrame | None
@@ -130,11 +125,10 @@ class _Extracted:
     rows_read: DataFrame | None = None
 
     def overrule(self, state: TableState, condition: Column | None = None) -> _Extracted:
-        """Returns a copy whose rows are in a new generation.
+        """Returns a copy whose rows are in a new generation, so that they override the raw table.
 
         Args:
-            condition: selects the rows that override the raw table. The other rows keep their
-                generation. By default, all rows override it.
+            condition: selects the rows that get the new generation. By default, all rows get it.
         """
         assert self.rows is not None
         generation = state.generation + 1
@@ -179,7 +173,7 @@ def _has_rows(sync: SyncContext, planned: PlannedBatch) -> bool:
 def _complete_batch(
     sync: SyncContext, planned: PlannedBatch, began: dt.datetime, extracted: _Extracted
 ) -> Batch:
-    """Builds a batch from its rows, ledger row and final state."""
+    """Builds a batch from its rows, and determines its ledger row and final state."""
     plan, window, bounds, state = sync.plan, planned.window, planned.bounds, planned.state
     idle_state = planned.idle_state
     counted, read, rows_read = bounds.rows, extracted.read, extracted.rows_read
@@ -236,7 +230,7 @@ def _complete_batch(
 
 @contextmanager
 def _read_rows(sync: SyncContext, planned: PlannedBatch, stamp: Stamp) -> Iterator[_Extracted]:
-    """Reads a batch's rows. If the raw table may contain some of them, compares them with it."""
+    """Reads a batch's rows, and compares them with the raw table if it may contain some of them."""
     plan, snapshot, lake, bounds = sync.plan, sync.snapshot, sync.lake, planned.bounds
     if planned.correction is not None:
         extracted = _Extracted(planned.correction(stamp), lost_rows=planned.corrected)
@@ -275,10 +269,7 @@ def _read_rows(sync: SyncContext, planned: PlannedBatch, stamp: Stamp) -> Iterat
 
 
 def prepare_rows(plan: TablePlan, rows: DataFrame, stamp: Stamp) -> DataFrame:
-    """Returns a source's rows in the form in which they are appended.
-
-    Both syncs and `loader preview` use this function.
-    """
+    """Returns a source's rows as they are appended, for both syncs and `loader preview`."""
     return stamp_rows(rows, stamp)
 
 
@@ -290,11 +281,7 @@ def _add_tombstones(
     stamp: Stamp,
     expected_rows: int | None,
 ) -> Iterator[_Extracted]:
-    """Yields all rows of the source, and a tombstone for each key that the source no longer has.
-
-    Raises:
-        TableError: if the source returns no row, or more or fewer rows than it counted.
-    """
+    """Yields all rows of the source, and a tombstone for each key that the source no longer has."""
     plan = sync.plan
     live_keys = list_live_keys(plan, select_own_rows(plan, sync.lake.frame(plan.lake_table)))
     with _cache_rows(rows, False) as rows_read:
@@ -317,7 +304,7 @@ def _add_tombstones(
 
 
 def _has_too_many_deletes(sync: SyncContext, tombstones: DataFrame, live_keys: DataFrame) -> bool:
-    """Returns whether too many keys are missing for them to count as deleted, and warns if so."""
+    """Returns whether too many keys are missing to be treated as deleted, and warns if so."""
     deletes, keys = tombstones.count(), live_keys.count()
     if not are_too_many(deletes, keys):
         return False
@@ -423,7 +410,7 @@ def _compare_with_raw(
 
 
 def _starts_at_cursor(sync: SyncContext, planned: PlannedBatch) -> bool:
-    """Returns whether a simple query for rows above the stored cursor would be possible instead."""
+    """Returns whether a plain query for rows above the stored cursor could have read this batch."""
     window = planned.window
     return planned.mode == INCREMENTAL and has_plain_cursor(
         sync.plan, window.cursor, window.stored_cursor
@@ -431,7 +418,7 @@ def _starts_at_cursor(sync: SyncContext, planned: PlannedBatch) -> bool:
 
 
 def _no_lost_rows(sync: SyncContext, planned: PlannedBatch) -> LostRows:
-    """Returns the lost rows of a batch in which all new rows are above the stored cursor."""
+    """Returns the lost rows of a batch whose new rows are all above the stored cursor."""
     if not _starts_at_cursor(sync, planned):
         return LostRows()
     return LostRows(0, 0, 0 if sync.plan.key else None)
@@ -442,7 +429,7 @@ def _select_lost_rows(
 ) -> dict[str, Column]:
     """Returns the conditions of the rows that :class:`LostRows` counts.
 
-    Returns no conditions if a query with the stored cursor could not have read the batch.
+    Returns no conditions if a plain cursor query could not have read the batch.
     """
     cursor, stored_cursor = planned.window.cursor, planned.window.stored_cursor
     if not _starts_at_cursor(sync, planned) or cursor is None or stored_cursor is None:
@@ -468,10 +455,7 @@ def _reaches_below(window: Window, bounds: Bounds) -> bool:
 def _may_reach_base(
     sync: SyncContext, window: Window, bounds: Bounds, generations: Generations
 ) -> bool:
-    """Returns whether a window may contain versions of the base generation.
-
-    Always false if the raw table has no newer generation.
-    """
+    """Returns whether a window may contain rows of an older base generation."""
     cursor, floor = window.cursor, window.floor(bounds)
     if cursor is None or floor is None or cursor.collated:
         return False
@@ -487,8 +471,7 @@ def check_row_count(plan: TablePlan, expected_rows: int | None, read: int) -> No
         expected_rows: the number of rows that the source counted; None if the numbers may differ.
 
     Raises:
-        TableError: if the numbers differ. This happens if DDL that is not MVCC-safe has changed the
-            table.
+        TableError: if the numbers differ, because DDL that is not MVCC-safe changed the table.
     """
     if expected_rows is None or read == expected_rows:
         return
@@ -502,11 +485,7 @@ def check_row_count(plan: TablePlan, expected_rows: int | None, read: int) -> No
 
 @contextmanager
 def _cache_rows(rows: DataFrame, fits_driver: bool) -> Iterator[DataFrame]:
-    """Caches rows. So they are read only once, and their counts match the rows that are written.
-
-    Args:
-        fits_driver: whether to cache the rows in the driver's memory.
-    """
+    """Caches rows, so that the rows that are counted are also the rows that are written."""
     if fits_driver:
         yield hold_rows(rows)
         return
@@ -518,7 +497,7 @@ def _cache_rows(rows: DataFrame, fits_driver: bool) -> Iterator[DataFrame]:
 
 
 def _count_rows(rows: DataFrame, fits_driver: bool, **conditions: Column) -> dict[str, int]:
-    """Counts the rows that meet each condition, without a Spark job if the driver has the rows."""
+    """Counts the rows that meet each condition. Needs no Spark job if the driver has the rows."""
     if fits_driver:
         results = rows.select(
             *(column.alias(name) for name, column in conditions.items())
@@ -530,10 +509,7 @@ def _count_rows(rows: DataFrame, fits_driver: bool, **conditions: Column) -> dic
 
 @contextmanager
 def _number_log_versions(rows: DataFrame, plan: TablePlan, base: int) -> Iterator[_Extracted]:
-    """Yields the row versions of a batch that was read from the source's log.
-
-    Each version of a key gets a new generation.
-    """
+    """Yields row versions from the source's log. Each version of a key gets a new generation."""
     rows = number_versions(rows, plan.key, base).persist(StorageLevel.MEMORY_AND_DISK)
     try:
         [counts] = rows.agg(

@@ -4,8 +4,8 @@
 before its state is written. ``LOADER_CRASH_AT=published:shop.orders`` waits for a batch of this
 table, and ``ledger-recorded:shop.orders#5`` waits until this table reaches the step for the fifth
 time, such as in the fifth chunk of a backfill. Several crash points are separated by commas. Each
-table then waits at its step, and the loader is killed when all tables have reached their steps. The
-next run must recover from any such crash. The tests crash the loader at every step.
+table then waits at its crash point until all tables have reached theirs. The next run must recover
+from any such crash.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ STEPS = {
     "ledger-recorded": "everything is written, the table is still locked",
     "unlocked": "the sync of the table has finished",
 }
-"""The steps of the sync protocol in their order, with a description of the situation at each."""
+"""The steps of the sync protocol in order, and what is true at each step."""
 
 
 @dataclass
@@ -73,10 +73,7 @@ class FaultInjection:
 
     @property
     def has_several_points(self) -> bool:
-        """Returns whether there are several crash points.
-
-        If so, the tables must reach them concurrently.
-        """
+        """Returns whether there are several crash points, which tables must reach concurrently."""
         return len(self.points) > 1
 
     def report_step(self, step: str, table: str) -> None:

@@ -1,11 +1,9 @@
 """Appends batches that another program pushes.
 
-Plug-ins that receive data from other programs use this interface.
-
-A batch is synced like any source. A connector reads the received rows, and the sync protocol
+A batch is synced like any source: a connector reads the received rows, and the sync protocol
 appends them. Such a source is not in the spec, so each raw table records that its rows are pushed
-(:mod:`loader.sync.pushed_tables`). After a batch is appended, the state of the other program can be
-stored with :meth:`Ingest.store_states`::
+(:mod:`loader.sync.pushed_tables`). After a batch is appended, :meth:`Ingest.store_states` can store
+the state of the other program::
 
     ingest = Ingest(spec, spark, "lake", Watch(), report)
     ingest.prepare()
@@ -50,7 +48,7 @@ PATIENCE = 300.0
 """The maximum time in seconds to wait for tables that another command has locked."""
 
 PAUSE = (1.0, 30.0)
-"""The first and the longest pause between attempts, in seconds. Each pause doubles the last one."""
+"""The first and the longest pause between attempts, in seconds. Each pause doubles the previous."""
 
 _SCHEMA = "table_name string, key string, value string, version bigint, updated_at timestamp"
 _WAITS = f"the sync waits for up to {PATIENCE / 60:.0f} minutes"
@@ -58,7 +56,7 @@ _log = logging.getLogger("loader")
 
 
 class _AttemptWatch(Watch):
-    """The watch of one attempt to append a batch, which suppresses expected warnings."""
+    """A :class:`Watch` for one attempt to append a batch. It suppresses expected warnings."""
 
     def __init__(self, watch: Watch, expected: str) -> None:
         super().__init__(watch.listener, watch.steps)
@@ -71,17 +69,16 @@ class _AttemptWatch(Watch):
 
 
 class Ingest:
-    """An interface that appends the batches of another program to a lake.
+    """Appends the batches of another program to a lake.
 
     Args:
         spec: the spec that defines the destination.
-        destination: the destination's name.
         watch: reports progress, and stops syncs on request.
         report: called with the outcome of each table.
-        tidy: called after each batch that was appended.
+        tidy: called after each batch, for maintenance.
 
     Attributes:
-        java_error: the error for a JVM exit, after which every batch fails; None before.
+        java_error: the error if the JVM has exited, after which every batch fails; else None.
     """
 
     def __init__(
@@ -121,10 +118,9 @@ class Ingest:
         Args:
             source: the source that owns the tables and their cursors.
             path: the connector that reads the received rows.
-            options: the connector's options.
             tables: all tables that the batch may contain.
-            is_waiting: a function that returns whether the sender is still waiting. It is called
-                while another run has locked a table.
+            is_waiting: returns whether the sender is still waiting. It is called while another run
+                has locked a table.
             expected: warnings that contain this text are suppressed.
 
         Raises:
@@ -167,10 +163,7 @@ class Ingest:
         return redact_foreign(f"{type(error).__name__}: {error}")
 
     def find_owner(self, tables: Iterable[str]) -> str | None:
-        """Returns the source that wrote these raw tables, or None if none of them has a batch.
-
-        The first raw table that has a batch determines the source.
-        """
+        """Returns the source of the first of these raw tables that has a batch, or None."""
         for table in map(in_the_lake, tables):
             source = newest_commit(self._lake, table).source if self._lake.exists(table) else None
             if source is not None:
@@ -209,8 +202,8 @@ class Ingest:
     ) -> Iterator[Outcome]:
         """Appends a batch's tables. Waits for tables that another run has locked.
 
-        If the batch failed because of a single locked table, the sender would resend the rows of
-        all tables, and tables without a key would get duplicates.
+        If the batch failed because of one locked table, the sender would resend the rows of all
+        tables, and tables without a key would get duplicates.
         """
         until = time.monotonic() + PATIENCE
         select: tuple[str, ...] = ()
@@ -236,7 +229,7 @@ class Ingest:
         yield from locked
 
     def _record_pushed(self, pipeline: Pipeline, source: str, table: PushedTable) -> None:
-        """Records that a table is pushed. Only warns on errors: the rows are already published."""
+        """Records that a table is pushed. Only warns on errors, because the rows are published."""
         name = f"{source}.{in_the_lake(table.name)}"
         try:
             record_pushed(self._lake, table)
@@ -246,12 +239,7 @@ class Ingest:
             self.watch.warn(name, f"its key was not recorded, and its next sync will retry: {why}")
 
     def _check_source_name(self, source: SourceSpec) -> None:
-        """Raises an error if a source would share tables or cursors with a source of the spec.
-
-        Raises:
-            TableError: if a source of the spec has the same name, and the same schema or state
-                table.
-        """
+        """Raises an error if a source would share tables or cursors with a source of the spec."""
         for other_source in self._spec.sources:
             if source.name not in (other_source.name, *other_source.formerly):
                 continue
@@ -279,11 +267,7 @@ def list_reserved(columns: Iterable[str]) -> list[str]:
 
 
 def prune_states(lake: Lake, keep: int) -> None:
-    """Deletes old versions of the stored states. Keeps the newest versions of each key.
-
-    Args:
-        keep: the number of versions to keep per key.
-    """
+    """Deletes all versions of the stored states except the newest `keep` versions of each key."""
     name = lake.name(STATES)
     floors = f"""
         select table_name, key, min(version) as floor

@@ -1,8 +1,8 @@
 """Detects masks that were added, changed or removed after rows were loaded.
 
-The state and the commit of each batch store the masks with which the rows in the raw table were
-loaded. The raw table is append-only, so a new mask does not change rows that are already loaded. A
-table whose masks have changed is therefore refused until all rows are read again.
+The state and the commit of each batch store the masks that were applied to the rows of the raw
+table. The raw table is append-only, so a new mask does not change rows that are already loaded. If
+masks have changed, a table cannot be synced until all rows are read again.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def describe_masks(
         stored: the stored masks. Masks of columns that the source has dropped are kept, because the
             raw table still has these columns.
         added: columns that this batch adds to the raw table, but that the next sync again treats as
-            added (:meth:`loader.lake.schema_evolution.Drift.defer_added`). They are stored even if
-            they have no mask, because the stored schema of the source does not contain them yet.
+            added (:meth:`loader.lake.schema_evolution.Drift.defer_added`). They are stored even
+            without a mask, because the stored schema of the source does not contain them yet.
     """
     columns = {name: mask for name, mask in _list_masks(stored).items() if not _has(plan, name)}
     columns |= {name.lower(): _UNMASKED for name in added}
@@ -61,9 +61,7 @@ def check_masks(
     """Checks that no mask of a loaded column has changed, unless all rows are read again.
 
     Args:
-        state: the table's state.
-        warn: called with a warning if all rows are read again, because older rows stay in the raw
-            table.
+        warn: called if all rows are read again, because older rows stay in the raw table.
 
     Raises:
         TableError: if masks have changed but only new rows would be read, or if the mask of a key
@@ -104,10 +102,7 @@ def check_masks(
 
 
 def _find_changes(plan: TablePlan, lake: Lake, stored: Mapping[str, Any] | None) -> list[str]:
-    """Returns the columns whose mask or mask key has changed since they were loaded.
-
-    The names are in lower case.
-    """
+    """Returns the columns, in lower case, that were loaded with another mask or mask key."""
     # The columns of the raw table are not used, because an interrupted run may have added a column
     # without loading it.
     properties = lake.properties(plan.lake_table)
@@ -144,10 +139,9 @@ def _has_rest(plan: TablePlan, lake: Lake) -> bool:
 
 
 def _list_wildcards(plan: TablePlan) -> list[str]:
-    """Returns the wildcards of the `mask` option if the table has a :data:`REST_COLUMN`.
+    """Returns the sorted wildcards of the `mask` option if the table has a :data:`REST_COLUMN`.
 
-    Wildcards also mask fields within that column. The masks of these fields are not stored, so the
-    wildcards are. They are sorted, because their order does not affect the masked values.
+    Wildcards also mask fields within this column. They are stored because those masks are not.
     """
     if not isinstance(plan.table, MaskedTable) or not _has(plan, REST_COLUMN):
         return []

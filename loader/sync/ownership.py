@@ -1,9 +1,10 @@
 """Checks which sources, and which tables of a source, may be loaded into a raw table.
 
 By default, one source owns a raw table. A second source is rejected before any row is read, unless
-both sources declare ``shared: true`` for the table (for shards or regions). In a shared table, the
-source and the key together identify a row. Each source has its own state, and its rows are compared
-only with its own earlier rows. The batch numbers are common to all sources.
+both sources declare ``shared: true`` for the table, for example because they are shards or regions.
+In a shared table, the source and the key together identify a row. Each source has its own state,
+and its rows are compared only with its own earlier rows. The batch numbers are common to all
+sources.
 
 The sources of a spec are compared with each other. Sources of other specs are detected in the raw
 table: its newest commit contains the name of a source, and a table property
@@ -12,8 +13,8 @@ cursors.
 
 Several tables of a source can have the same name in the lake, such as `a.b_c` and `a_b.c`, or
 `"Orders"` and `orders`. After a change of the search path, a name can also refer to a table in
-another schema. Therefore each raw table records its origin, which is the table that it is loaded
-from (:data:`loader.lake.commits.ORIGINS`). Any other table with the same name in the lake is
+another schema. Therefore each raw table records its origin, which is the source table that it is
+loaded from (:data:`loader.lake.commits.ORIGINS`). Other tables with the same name in the lake are
 rejected.
 """
 
@@ -61,10 +62,7 @@ class Claim:
 
 
 def list_granted(claims: Sequence[Claim]) -> list[Claim]:
-    """Returns the claims that are granted: all shared claims if the first one is shared.
-
-    Otherwise only the first claim is granted.
-    """
+    """Returns all shared claims if the first claim is shared, else only the first claim."""
     return [claim for claim in claims if claim.shared] if claims[0].shared else list(claims[:1])
 
 
@@ -101,11 +99,7 @@ def list_sharers(claim: Claim, claims: Sequence[Claim]) -> tuple[str, ...]:
 
 
 def check_same_shape(plan: TablePlan, other: TablePlan) -> None:
-    """Raises an error if two sources that share a raw table differ in key or cursor.
-
-    Raises:
-        TableError: if they differ. The error names both sources.
-    """
+    """Raises a TableError if two sources that share a raw table differ in key or cursor."""
     _compare_shapes(plan, other.source, _describe_shape(other))
 
 
@@ -113,7 +107,7 @@ def check_ownership(plan: TablePlan, lake: Lake, newest: Commit) -> None:
     """Raises an error if the commits and properties of the raw table name another owner.
 
     Args:
-        newest: the newest commit of all sources.
+        newest: the newest commit of any source.
 
     Raises:
         TableError: if the table belongs to another source.
@@ -176,10 +170,7 @@ def is_loaded_by(lake: Lake, table: str, names: Sequence[str]) -> bool:
 
 
 def register_sharer(plan: TablePlan, lake: Lake) -> None:
-    """Records in the raw table that the plan's source shares it.
-
-    The caller must have locked the table.
-    """
+    """Records in the raw table that the plan's source shares it. The table must be locked."""
     if not plan.is_shared or not lake.exists(plan.lake_table):
         return
     recorded = sharers(lake.handle(plan.lake_table))
@@ -195,7 +186,7 @@ def register_sharer(plan: TablePlan, lake: Lake) -> None:
 
 
 def _read_sources(lake: Lake, plan: TablePlan, newest: Commit) -> Mapping[str, Any]:
-    """Maps each source of a raw table to its key and cursor, or to None if it does not share."""
+    """Maps each source of a raw table to its key and cursor, or to None if it shares no table."""
     sources = sharers(lake.handle(plan.lake_table))
     if sources or not newest.batch:
         return sources
@@ -252,7 +243,7 @@ def find_takeovers(
     """Finds tables that would be loaded into a raw table that belongs to another table.
 
     If the spec selects several tables with the same name in the lake, only the table that the raw
-    table records as its origin is accepted. If no origin is recorded, none of them is accepted.
+    table records as its origin is accepted. If no origin is recorded, no table is accepted.
 
     Args:
         names: the current and former names of the source.
@@ -297,7 +288,7 @@ def check_origin(plan: TablePlan, lake: Lake) -> None:
 
 
 def record_origin(plan: TablePlan, lake: Lake) -> None:
-    """Records the origin in the raw table. The caller must have locked the table."""
+    """Records the origin in the raw table. The table must be locked."""
     table = plan.lake_table
     if (
         lake.exists(table)

@@ -40,7 +40,7 @@ class PlannedSource:
     """A source with the plans for its tables in one run.
 
     Attributes:
-        errors: the source's errors that do not concern a single table.
+        errors: errors that concern the whole source.
         refused: maps the lake name of each table that cannot be synced to its error.
     """
 
@@ -52,7 +52,7 @@ class PlannedSource:
 
     @property
     def problems(self) -> list[LoaderError]:
-        """The errors without repetitions. All tables of an unreachable source have one error."""
+        """All errors without repetitions. The tables of an unreachable source share one error."""
         return list({id(e): e for e in (*self.errors, *self.refused.values())}.values())
 
 
@@ -96,7 +96,7 @@ class Pipeline:
             self.open_stores(source)  # raises an error now for a missing package or a wrong option
 
     def open_stores(self, source: SourceSpec) -> Stores:
-        """Opens a source's stores.
+        """Opens the lake, state store and ledger of a source.
 
         Raises:
             SpecError: if the state backend's package is missing, or its options are wrong.
@@ -106,7 +106,7 @@ class Pipeline:
 
     @contextmanager
     def lend_stores(self, source: SourceSpec) -> Iterator[Stores]:
-        """Yields a source's stores for a worker thread, which gets its own Spark session."""
+        """Yields a source's stores with a Spark session for the calling thread."""
         lake = Lake(self.spark, self.spec.schema_of(source))
         with self._lakes.setdefault(lake.schema, lake).lend(self._idle_sessions) as own:
             yield self._open_stores(source, own)
@@ -159,11 +159,7 @@ class Pipeline:
 
     @contextmanager
     def reuse_connections(self, keep: int = 1) -> Iterator[None]:
-        """Reuses the sources' connections within the block.
-
-        Args:
-            keep: the number of connections to each source that stay open.
-        """
+        """Keeps up to `keep` connections to each source open for reuse within the block."""
         with ExitStack() as stack:
             for source, bound in self.sources:
                 stack.enter_context(bound.reuse_connections(min(keep, source.concurrency or keep)))
@@ -354,9 +350,9 @@ class Pipeline:
         return PlannedSource(bound, source, plans, errors, refused)
 
     def find_marks(self, source: SourceSpec, table: str) -> list[Mapping[str, Any]]:
-        """Returns the checkpoints that are stored for a table. Its name is case-insensitive.
+        """Returns the stored checkpoints of a table. The table's name is case-insensitive.
 
-        If there is no state under the source's current name, former names are searched.
+        If there is no state under the source's current name, its former names are searched.
         """
         state = self.open_stores(source).state
         key = f"{source.name}.{in_the_lake(table)}"
@@ -392,11 +388,7 @@ class Pipeline:
         return tables
 
     def _check_state_table_name(self, planned: TablePlan, schema: str) -> None:
-        """Raises an error if a raw table and a state table would have the same name.
-
-        Raises:
-            TableError: if the names are the same. The error names the state table's source.
-        """
+        """Raises an error if a raw table and a state table would have the same name."""
         owner = self._state_tables.get((schema.lower(), planned.lake_table.lower()))
         if owner is not None:
             raise TableError(
@@ -427,7 +419,6 @@ def redact_error(spec: Spec, error: BaseException, where: str) -> LoaderError:
 
 
 def find_table_options(source: Source, ref: TableRef) -> TableOptions:
-    """Returns the options of one table."""
     return options_for(source.table_options, ref.name, TableOptions())
 
 

@@ -37,7 +37,7 @@ from loader.sync.table_plan import FULL_REFRESH, TablePlan
 
 @dataclass(frozen=True)
 class LostRows:
-    """The numbers of new rows that a simple query for rows above the stored cursor would miss.
+    """The numbers of new rows that a plain query for rows above the stored cursor would miss.
 
     A number is None if it is unknown or has no meaning. The attributes are described in
     :class:`~loader.lake.ledger.SyncRecord`.
@@ -53,25 +53,24 @@ class PlannedBatch:
     """The plan of a batch: the rows to read and the resulting state.
 
     Attributes:
-        window, bounds: the window and its bounds in the source.
-        drift: the changes that adapt the raw table to the source's columns.
+        drift: the schema changes that the batch makes in the raw table.
         mode: the mode that the ledger records.
         state: the state to store in the batch's commit. If rows override the raw table,
             :mod:`loader.sync.extract` increases its generation.
         idle_state: the state to store if no row is appended.
-        is_unchanged: whether the raw table already has all rows of the window. If so, no row is
+        is_unchanged: whether the raw table already has all rows of the window, so that none is
             read.
         append_only: the part of the window that has only new rows. None if the rows must be
-            compared with the raw table to find the new ones.
-        correction: in a repair, a function that returns the rows to append; else None.
+            compared with the raw table.
+        correction: in a repair, returns the rows to append; else None.
         corrected: the numbers of rows that a repair appends.
-        is_followed: a function that returns whether another batch follows.
+        is_followed: returns whether another batch follows.
         deletes_missing: whether a tombstone is appended for each key of the raw table that is
-            missing from the batch. This is done if the spec has begun to select other rows, or if a
-            filtered table is refreshed.
+            missing from the batch. True if the spec now selects other rows, or if a filtered table
+            is refreshed.
         allows_mass_deletes: whether tombstones may be appended for more than a tenth of the keys.
-            This is allowed if the spec has begun to select other rows, or if the source cannot
-            change while it is read.
+            True if the spec now selects other rows, or if the source cannot change while it is
+            read.
     """
 
     window: Window
@@ -90,7 +89,7 @@ class PlannedBatch:
 
 
 def has_plain_cursor(plan: TablePlan, cursor: CursorField | None, stored: Cursor | None) -> bool:
-    """Returns whether a simple query for rows above the stored cursor would be possible."""
+    """Returns whether a plain query for rows above the stored cursor would be possible."""
     return (
         plan.table.progress is Progress.CURSOR
         and stored is not None
@@ -153,8 +152,8 @@ def plan_window(sync: SyncContext, prior: PriorState) -> PlannedBatch:
 def _is_filtered_refresh(plan: TablePlan) -> bool:
     """Returns whether the user requested a full refresh of a table that has a filter.
 
-    In such a refresh, rows that no longer match the filter must become tombstones. No later sync
-    would find them, because the refresh has already seen their transactions.
+    Rows that no longer match the filter must become tombstones in this refresh. Later syncs would
+    not find these rows, because the refresh has already seen their transactions.
     """
     is_refreshed = plan.mode == FULL_REFRESH and plan.options.sync_mode != FULL_REFRESH
     return is_refreshed and bool(plan.table.selection)
@@ -169,10 +168,10 @@ def _describe_new_selection(plan: TablePlan) -> str:
 
 
 def _cannot_compare(plan: TablePlan, prior: PriorState, drift: Drift) -> bool:
-    """Returns whether the raw table would get duplicates, because rows cannot be compared with it.
+    """Returns whether rows cannot be compared with the raw table, which would then get duplicates.
 
-    In a table without a key, whole rows are compared. This is impossible after a change of the
-    `columns` option, because the new rows then have other columns.
+    In a table without a key, whole rows are compared. After a change of the `columns` option, this
+    is impossible, because the new rows have other columns.
     """
     return (
         bool(drift.included or drift.excluded)
@@ -237,7 +236,7 @@ def advance_state(
 ) -> TableState:
     """Returns the state after a sync that appended no row.
 
-    The raw table has all rows up to the upper bound, so the cursor may advance to this bound.
+    The raw table has all rows up to the upper bound, so the cursor advances to this bound.
     Otherwise, after a reset to an older cursor, every sync would reread these rows.
 
     Args:
@@ -271,18 +270,18 @@ def choose_window(
 ) -> tuple[Window, Bounds]:
     """Determines the window and its bounds before any row is read.
 
-    A full read has no upper bound if the source may change during the read. With an upper bound, a
-    row that is updated after the bounds are queried would exceed the bound and be missed. The
-    stored cursor is still the highest cursor that was counted, so the next window begins there.
+    If the source may change while it is read, a full read has no upper bound. Otherwise, a row that
+    is updated after the bounds are queried would be above the upper bound and be missed. The stored
+    cursor is still the highest cursor that was counted, so the next window starts there.
 
     An ALTER does not change cursors. So if a column was added or renamed, and rows outside the
-    window have values in this column, all rows are reread. In a table without a key, the reread
-    rows would be appended in addition to their older versions. So the sync only warns.
+    window have values in this column, all rows are reread. If the table has no key, the sync only
+    warns, because it cannot replace the older versions of these rows.
 
     Args:
         added: columns that were added to the source since the last batch.
         included: the added columns that the spec excluded until now.
-        preview: whether only the window is needed. If so, the source does not prepare to read rows.
+        preview: whether the source can skip the preparations for reading rows.
 
     Raises:
         TableError: if rows have a null cursor and the spec forbids null cursors.
@@ -315,7 +314,7 @@ def choose_window(
 
 
 def build_window(plan: TablePlan, snapshot: Snapshot, prior: PriorState, lake: Lake) -> Window:
-    """Returns the window of a sync before the source extends it downwards and counts its rows."""
+    """Returns the window of a sync. Later, the source may extend it downwards."""
     is_full = plan.mode == FULL_REFRESH or prior.starts_over
     reads_everything = is_full or prior.state.cursor is None
     by_cursor = plan.table.progress is Progress.CURSOR
@@ -353,7 +352,7 @@ def find_clock_slack(plan: TablePlan) -> int | None:
 
 
 def _check_bounds(plan: TablePlan, prior: PriorState, bounds: Bounds, watch: Watch) -> None:
-    """Raises an error or warns about rows of the window, depending on the options in the spec."""
+    """Reports rows of the window that the spec rejects, or that the user should know about."""
     if bounds.nulls and plan.options.null_cursor == "fail":
         raise TableError(
             f"{format_count(bounds.nulls, 'row has', 'rows have')} no cursor "
@@ -393,10 +392,7 @@ def _find_full_window(
     added: Sequence[str],
     included: Sequence[str],
 ) -> Window | None:
-    """Returns a window of all rows if rows outside the window have values in added columns.
-
-    Otherwise returns None.
-    """
+    """Returns a window of all rows if rows outside `window` have values in added columns."""
     if window.stored_cursor is None or not added:
         return None
     if plan.table.progress is not Progress.CURSOR:
@@ -413,8 +409,7 @@ def _find_full_window(
     )
     if inside is None:
         return full_window
-    # The order matters: rows that are inserted between the two counts can only increase the second
-    # one.
+    # The order matters: rows that are inserted between the two counts increase only the second.
     everywhere = snapshot.count_values(plan.table, added, full_window, None) or 0
     return full_window if everywhere > inside else None
 
@@ -443,7 +438,7 @@ def find_cursor_name(plan: TablePlan, prior: PriorState) -> str | None:
 def _open_raw_reader(
     plan: TablePlan, lake: Lake, prior: PriorState
 ) -> Callable[[Sequence[str]], DataFrame] | None:
-    """Returns a function that reads the rows that were loaded since the last full read.
+    """Returns a function that reads the rows loaded since the last full read.
 
     Returns None if there is no raw table.
     """

@@ -38,7 +38,7 @@ def read_first_rows(
 ) -> Iterator[FirstRows | LoaderError]:
     """Yields the first rows, or the error, of each table that a name or pattern selects.
 
-    The source stays open until the next table is requested.
+    A table's rows must be read before the next table is requested, which may close the source.
 
     Raises:
         SpecError: if no table has this name.

@@ -1,8 +1,8 @@
 """Writes the states of many tables in one commit, and their ledger rows in a second commit.
 
 The data commit of each table also contains the table's state and ledger row. If the loader crashes
-before these are written to their stores, the next run recovers them from the data commit. A table
-stays locked until both are written, so that no other run recovers them concurrently.
+before they are stored, the next run recovers them from the data commit. A table stays locked until
+then, so that no other run recovers them concurrently.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _log = logging.getLogger("loader")
 IDLE_SECONDS = 60
 """The minimum time in seconds between two "nothing new" ledger rows of the same table."""
 _MAX_FAILURES = 3
-"""If states are stored individually, the writer gives up after this number of failures."""
+"""After this number of failures, the writer stops storing states individually."""
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Entry:
         state: the new state; None if it has not changed.
         record: the ledger row.
         total: the sum of the sync's batches, which is shown to the user.
-        error: the exception that the first failed step raised; None if no step has failed.
+        error: the exception of the first step that failed; None if no step has failed.
     """
 
     sync: SyncContext
@@ -60,7 +60,7 @@ class Entry:
 
     @property
     def state_location(self) -> Hashable:
-        """An identifier of the state store. Entries with the same store can share a commit."""
+        """Identifies the state store. The states of entries with the same store share a commit."""
         state = self.sync.stores.state
         if isinstance(state, LakeState):
             return state.lake.schema, state.table
@@ -72,8 +72,8 @@ class ProgressWriter:
 
     Args:
         idle_since: for each table whose last ledger row has the status "nothing new", the time of
-            this row. Such rows are not repeated for some time, because a loop that runs every
-            second would otherwise fill the ledger with them.
+            this row. These rows are repeated only after :data:`IDLE_SECONDS`, because otherwise a
+            loop that runs every second would fill the ledger.
     """
 
     def __init__(self, idle_since: dict[tuple[str, str], float] | None = None) -> None:
@@ -98,8 +98,7 @@ class ProgressWriter:
     def write(self) -> list[Entry]:
         """Writes the waiting entries and unlocks their tables.
 
-        Returns:
-            The entries. An entry that could not be written contains an error.
+        Returns the entries. An entry that could not be written has an error.
         """
         with self._adding:
             entries, self._entries = self._entries, []
@@ -140,10 +139,7 @@ class ProgressWriter:
             self._record_group(group)
 
     def _store_group(self, entries: Sequence[Entry]) -> None:
-        """Stores states in one commit. If this fails, stores each state individually.
-
-        So one faulty state does not prevent the others from being stored.
-        """
+        """Stores states in one commit. If this fails, stores them one by one."""
         confirmed = _keep_locked(entries)
         if not confirmed:
             return
@@ -194,10 +190,10 @@ class ProgressWriter:
 
 
 def _can_write_in_parallel(entries: Sequence[Entry]) -> bool:
-    """Returns whether states and ledger rows can be written in parallel.
+    """Returns whether states and ledger rows can be written in parallel, into tables of a lake.
 
-    Both must be tables of a lake. If a crash prevents one of the writes, the next run recovers it.
-    Fault injection requires a fixed order.
+    If a crash prevents one of the writes, the next run recovers it. Fault injection requires a
+    fixed order.
     """
     return any(entry.state is not None for entry in entries) and all(
         isinstance(entry.sync.stores.state, LakeState) and entry.sync.watch.steps is None
@@ -206,7 +202,7 @@ def _can_write_in_parallel(entries: Sequence[Entry]) -> bool:
 
 
 def _keep_locked(entries: Iterable[Entry]) -> list[Entry]:
-    """Returns the entries whose tables this run still locks. Sets the errors of the others."""
+    """Returns the entries whose tables this run still locks. Sets an error in all other entries."""
     waiting = [entry for entry in entries if entry.error is None]
     for entry, error in zip(waiting, confirm_all([e.sync.lease for e in waiting]), strict=True):
         entry.error = error

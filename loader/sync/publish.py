@@ -36,7 +36,7 @@ def publish(sync: SyncContext, batch: Batch) -> tuple[Batch, Commit | None]:
 
     Raises:
         TableError: if the raw table cannot represent the source's columns, if rows are missing, or
-            if the run was stopped. In all these cases, the batch stays invisible to readers.
+            if the run was stopped. No reader sees the batch then.
     """
     plan, lake = sync.plan, sync.lake
     if batch.rows is None:
@@ -82,7 +82,7 @@ def _stage(sync: SyncContext, batch: Batch, rows: DataFrame) -> int:
 def _add_receipt(sync: SyncContext, batch: Batch, staged: int) -> tuple[dict[str, str], Batch]:
     """Returns the property with the receipt of a staged batch, and the batch with its receipt.
 
-    Returns no property if the spec requests no receipts.
+    Without a signing key, there is no receipt.
     """
     key = sync.stores.signing_key
     if key is None:
@@ -95,9 +95,9 @@ def _add_receipt(sync: SyncContext, batch: Batch, staged: int) -> tuple[dict[str
 def _misses_cursor(sync: SyncContext, batch: Batch, staged: int, rows_staged: int) -> bool:
     """Returns whether counted rows are missing and no staged row reaches the cursor to store.
 
-    This is possible if the source has no snapshots: the highest rows may have been updated or
-    deleted since they were counted. The table may even have been emptied, and may then be filled
-    with rows below that cursor.
+    This is possible if the source has no snapshots: the rows with the highest cursors may have been
+    updated or deleted since they were counted. Later, rows with lower cursors may be inserted,
+    which the next sync would miss.
     """
     plan, cursor, counted = sync.plan, batch.state.cursor, batch.counted_rows
     if counted is None or not 0 < rows_staged < counted or cursor is None or plan.cursor is None:
@@ -108,7 +108,7 @@ def _misses_cursor(sync: SyncContext, batch: Batch, staged: int, rows_staged: in
 
 
 def _stage_with_lower_cursor(sync: SyncContext, batch: Batch, staged: int) -> tuple[Batch, int]:
-    """Stages a batch again, with the cursor that its rows have actually reached."""
+    """Stages a batch again, with the cursor that its rows have reached."""
     lake, table = sync.lake, sync.plan.lake_table
     rows = read_staged(lake, table, staged, batch.state.batch)
     cursor = batch.find_cursor(rows)
@@ -127,7 +127,8 @@ def _finish_without_rows(sync: SyncContext, batch: Batch) -> None:
     plan, lake, drift = sync.plan, sync.lake, batch.drift
     ensure_raw_table(sync, batch.state.batch)
     if drift.raw is None or drift.idle.excluded == drift.before.excluded or not plan.key:
-        # In a table without a key, the next rows after a change of columns begin a new generation.
+        # Without a key, the next rows after a change of columns start a new generation. So the
+        # change must not be stored before these rows.
         return
     sync.lease.confirm()
     lake.set_properties(plan.lake_table, {property_of(plan.policy.source): drift.idle.text})

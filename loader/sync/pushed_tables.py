@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 REMEDY = describe_remedy("Pushes of other programs", STATES)
 PUSHED = "pushed tables"
-"""The location of pushed sources in messages. The spec has no document for such sources."""
+"""The location of pushed sources in messages, because the spec has no document for them."""
 
 _PROPERTY = "strandline.served"
 """The table property that contains the key and says whether a batch contains all rows."""
@@ -60,7 +60,7 @@ class PushedTable:
 
 
 def record_pushed(lake: Lake, table: PushedTable) -> None:
-    """Records in a raw table that its rows are pushed, together with the key.
+    """Records in a raw table that its rows are pushed, and which key the program declared.
 
     Raises:
         LockedError: if another run has locked the table.
@@ -84,17 +84,16 @@ def record_pushed(lake: Lake, table: PushedTable) -> None:
 def add_pushed_tables(pipeline: Pipeline, where: str, warn: Callable[[str, str], None]) -> None:
     """Adds the pushed tables of a spec's lakes to a pipeline's sources.
 
-    If a source of the spec has since loaded such a table, the table belongs to that source. If the
-    spec has sources, an unreadable lake is skipped, because the commands that need the lake report
-    the error. The errors of unreadable tables are added to
+    A table that a source of the spec has since loaded belongs to that source. If the spec has
+    sources, an unreadable lake is skipped, because the commands that need the lake report the
+    error. The errors of unreadable tables are added to
     :attr:`loader.sync.pipeline.Pipeline.unreadable`.
 
     Args:
         warn: called with the name of each skipped table or source and the reason.
 
     Raises:
-        LoaderError: if neither the spec nor a lake contains a source, or if a lake is unreadable
-            and the spec has no source.
+        LoaderError: if there is no source, or if a lake is unreadable and the spec has no source.
     """
     spec = pipeline.spec
     names = {name for source in spec.sources for name in (source.name, *source.formerly)}
@@ -139,7 +138,7 @@ def _build_no_source_error(where: str) -> LoaderError:
 
 
 def _list_lakes(spec: Spec) -> list[LakeDestination]:
-    """Returns those lakes of a spec that the Spark session of this process can read."""
+    """Returns the lakes of a spec that this process's Spark session can read."""
     every = [lake for lake in spec.destinations if isinstance(lake, LakeDestination)]
     used = [spec.destination(source.destinations[0]).lake for source in spec.sources]
     target = next(((lake.profile, lake.target) for lake in (*used, *(e.lake for e in every))), None)
@@ -155,7 +154,7 @@ def _read_properties(
 ) -> tuple[dict[str, dict[str, dict[str, Any]]], dict[str, Exception]]:
     """Reads the properties of all pushed tables, keyed by source and table.
 
-    Also returns the error for each unreadable table, because it may be a pushed table.
+    Also returns the error of each unreadable table, because it may be a pushed table.
     """
     properties_by_source: dict[str, dict[str, dict[str, Any]]] = {}
     if not _has_state_table(lake):
@@ -174,7 +173,7 @@ def _read_properties(
 
 
 def _has_state_table(lake: Lake) -> bool:
-    """Returns whether a lake has the state table of pushed data (see :class:`Ingest`)."""
+    """Returns whether a lake has the table that :meth:`Ingest.prepare` creates."""
     try:
         return lake.exists(STATES)
     except (Py4JError, PySparkException) as problem:
@@ -190,7 +189,7 @@ def _read_property(lake: Lake, table: str) -> dict[str, Any] | None:
 
 
 class PushedSource(Source):
-    """A source whose rows are pushed. Its raw tables are the only description of its tables."""
+    """A source whose rows are pushed. Only the raw tables describe its tables."""
 
     def __init__(
         self, name: str, lake: Lake, properties: Mapping[str, Mapping[str, Any]], folder: Path
@@ -211,7 +210,6 @@ class PushedSource(Source):
         }
 
     def tables(self) -> list[TableRef]:
-        """Returns the pushed tables."""
         return [TableRef(name) for name in sorted(self._said)]
 
     def describe(self, ref: TableRef) -> SourceTable:
@@ -226,7 +224,7 @@ class PushedSource(Source):
 
     @contextmanager
     def snapshot(self, tables: Sequence[SourceTable]) -> Iterator[Snapshot]:
-        """Raises an error, because the rows are pushed and cannot be read from a source."""
+        """Raises an error, because only the other program can read the rows."""
         yield self._refuse()
 
     def _refuse(self) -> NoReturn:

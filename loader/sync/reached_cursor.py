@@ -17,9 +17,9 @@ def find_reached_cursor(planned: PlannedBatch, rows: DataFrame) -> Cursor | None
     """Returns the cursor to store if some of the counted rows are missing.
 
     This is the planned cursor or the highest cursor that was read, whichever is lower. A source
-    without snapshots may have been emptied, and may then be filled with rows below the planned
-    cursor. If the cursor is a collated string, rows cannot be compared here, because only the
-    source can order such strings. Then the planned cursor is kept only if a row with it was read.
+    without snapshots may have been emptied, and may later get rows below the planned cursor, which
+    the next sync would miss. Only the source can order collated strings. For such a cursor, the
+    planned cursor is kept only if a row with this cursor was read.
 
     Args:
         rows: the rows that were read.

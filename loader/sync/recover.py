@@ -31,10 +31,9 @@ class PriorState:
         has_begun: whether the source has ever published a batch, even if the raw table no longer
             contains it.
         total: the sum of this sync's batches so far; None before the first batch.
-        has_new_selection: whether the spec selects other rows than at the last sync, because the
-            table's filter or query was changed.
-        has_new_columns: whether the rows in the raw table have other columns than the source's
-            rows. If so, they cannot be compared, because the table has no key.
+        has_new_selection: whether the table's filter or query has changed since the last sync.
+        has_new_columns: whether the raw table has other columns than the source's rows, and no key.
+            If so, rows cannot be compared with it.
     """
 
     state: TableState
@@ -49,7 +48,7 @@ class PriorState:
         """Returns whether all rows are read again.
 
         This is necessary if the raw table no longer contains the source's batches, if it may lack
-        rows that the spec now selects, or if its rows cannot be compared with the source's rows.
+        rows that the spec now selects, or if rows cannot be compared with it.
         """
         return (
             (self.state.batch == 0 and self.has_begun)
@@ -73,8 +72,8 @@ class PriorState:
     def partial_selection(self) -> str:
         """The selection to store after a sync that does not append all rows.
 
-        If the spec has begun to select other rows, the raw table then has rows of both selections.
-        So the next sync must read all rows, even if the spec has returned to the earlier selection.
+        After a change of the selection, the raw table has rows of both selections. So the next sync
+        must read all rows, even if the spec returns to the earlier selection.
         """
         return MIXED if self.has_new_selection else self.state.selection
 
@@ -141,8 +140,8 @@ def recover(sync: SyncContext) -> PriorState:
 def is_selection_new(plan: TablePlan, state: TableState) -> bool:
     """Returns whether the spec selects other rows than at the last sync.
 
-    If the state was reset, this is assumed for tables with a key, because the raw table may contain
-    keys that are no longer selected.
+    Also returns True after a reset of the state of a table with a key, because its raw table may
+    contain keys that are no longer selected.
     """
     if not plan.key and state.was_reset(plan.table.selection):
         return False
@@ -152,8 +151,8 @@ def is_selection_new(plan: TablePlan, state: TableState) -> bool:
 def build_request(plan: TablePlan, stores: Stores) -> Request | None:
     """Returns the request to send to a source that pushes its rows, or None on errors.
 
-    Writes nothing. Afterwards, :func:`recover` computes the same state and writes it, or reports
-    the same error.
+    Writes nothing. Later, :func:`recover` computes the same state and writes it, or reports the
+    same error.
     """
     try:
         _, own_commit, state = reconcile_state(plan, stores, Watch())

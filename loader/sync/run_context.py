@@ -43,7 +43,7 @@ class Steps(Protocol):
 
 
 class Watch:
-    """Forwards progress to a listener. Setting its `stopped` flag stops the run.
+    """Forwards progress to a listener, and stops the run if its `stopped` flag is set.
 
     A stopped run ends before it publishes the next batch. Phases (DEBUG) and warnings (WARNING) are
     also sent to the ``loader`` logger.
@@ -69,7 +69,11 @@ class Watch:
             self.steps.report_step(step, table)
 
     def report_phase(self, table: str, phase: str, rows: int | None = None) -> None:
-        """Calls :meth:`check_interruption` and then reports that a table has entered a phase."""
+        """Reports that a table has entered a phase, unless the run was asked to stop.
+
+        Raises:
+            TableError: see :meth:`check_interruption`.
+        """
         self.check_interruption(table)
         _log.debug("%s: %s", table, phase)
         self.listener.report_phase(table, phase, rows)
@@ -80,10 +84,6 @@ class Watch:
         self.listener.warn(table, text)
 
     def check_interruption(self, table: str) -> None:
-        """Raises an error if the run was asked to stop.
-
-        Raises:
-            TableError: if the run was asked to stop. The next run discards this run's staged files.
-        """
+        """Raises a TableError if the run was asked to stop."""
         if self.stopped.is_set():
             raise interruption_error(f"table {table}")

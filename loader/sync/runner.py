@@ -1,8 +1,8 @@
 """Syncs many tables in parallel. If one table fails, the other tables are still synced.
 
 Sources that share a raw table are synced one after the other, because only one source at a time may
-write to the table. The run acquires the table's lease once, before it opens the snapshot of the
-first source, and releases it after the last source.
+write to the table. The run acquires the table's lease before it opens the snapshot of the first
+source, and releases it after the last source.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def run_tables(
     work: Work = sync_table,
     choose_work: ChooseWork | None = None,
 ) -> Iterator[Outcome]:
-    """Syncs the selected tables and yields each outcome as soon as the table's sync has finished.
+    """Syncs the selected tables and yields the outcome of each as soon as its sync has finished.
 
     Args:
         concurrency: the number of tables to sync in parallel. The default is the spec's setting.
@@ -157,14 +157,12 @@ def record_failure(
     try:
         pipeline.open_stores(source).ledger.append(record)
     except Exception as ledger_error:
-        # If the lake caused the table's error, recording the error also fails. The user then sees
-        # the table's error.
+        # If the lake caused the table's error, recording it fails, too. Show the table's error.
         redacted.__context__ = ledger_error
     return Outcome(name, record, redacted, source.name)
 
 
 def create_run_id() -> str:
-    """Creates the id of a new run in the ledger."""
     return uuid.uuid4().hex[:12]
 
 
@@ -178,17 +176,13 @@ def count_workers(pipeline: Pipeline, concurrency: int | None) -> int:
 
 
 def _warm_up(pipeline: Pipeline) -> None:
-    """Warms the JVM in the background during discovery."""
+    """Warms up the JVM in the background while the sources are queried for their tables."""
     with suppress(Exception):  # no ledger exists, or the sync will report the error
         pipeline.open_stores(pipeline.sources[0][0]).ledger.rehearse()
 
 
 class _Run:
-    """One run that syncs the tables of all sources.
-
-    Args:
-        workers: the number of tables to sync in parallel.
-    """
+    """One run that syncs the tables of all sources, `workers` at a time."""
 
     def __init__(
         self,
@@ -205,9 +199,8 @@ class _Run:
         self.workers = workers
         self.id = create_run_id()
         self.writer = ProgressWriter(pipeline.idle_since)
-        # Progress is not written together for the chunks of a backfill, or if fault injection has
-        # several crash points. Neither is it for sources that share a raw table, because each
-        # source reads the ledger row of the previous one.
+        # Backfills and tables with crash points write their progress immediately. So do sources
+        # that share a raw table, because each source reads the ledger row of the previous one.
         self.writes_together = work is sync_table and not watch.keeps_tables_apart
         self.slots = threading.Semaphore(workers)
         self.shared_leases: dict[str, SharedLease] = {}
@@ -268,7 +261,7 @@ class _Run:
         leases.
 
         Args:
-            sharing: maps each raw table to the number of the run's tables that are loaded into it.
+            sharing: maps each raw table to the number of this run's tables that are loaded into it.
         """
         raws = [self.pipeline.name_raw_table(part.spec, plan) for plan in part.plans]
         shared = [self.shared_leases.get(raw) for raw in raws]
@@ -364,7 +357,7 @@ class _Run:
         return _report_success(plan, record)
 
     def _write_outcomes(self) -> Iterator[Outcome]:
-        """Writes the states and ledger rows of the finished tables, and yields their outcomes."""
+        """Writes the progress of the finished tables, and yields their outcomes."""
         for entry in self.writer.write():
             if entry.error is None:
                 yield _report_success(entry.sync.plan, entry.total)
@@ -384,7 +377,7 @@ class SharedLease:
 
     Args:
         lease: the lease of the raw table, already acquired.
-        count: the number of sources that use the lease.
+        count: the number of sources that use it.
     """
 
     def __init__(self, lease: Lease, count: int) -> None:
@@ -403,7 +396,7 @@ class SharedLease:
 
 
 class LeaseTurn(Lease):
-    """One source's use of a shared lease. It has the same interface as a lease."""
+    """One source's use of a shared lease, with the interface of a lease."""
 
     def __init__(self, shared: SharedLease) -> None:
         self.table = shared.lease.table
@@ -423,7 +416,7 @@ class LeaseTurn(Lease):
         self._shared.lease.confirm()
 
     def release(self) -> None:
-        """Ends this use. Releases the shared lease if it was the last use. Idempotent."""
+        """Ends this use. Releases the shared lease after the last use. Idempotent."""
         if self._is_acquired:
             self._is_acquired = False
             self._shared.busy.release()
@@ -437,12 +430,12 @@ def lock_all(
 ) -> list[Lease | Exception]:
     """Locks tables for this run. Returns a lease or an error for each table.
 
-    Acquires all leases in one commit, before the source's snapshot is opened.
+    Acquires all leases in one commit. Call this function before the source's snapshot is opened.
 
     Args:
-        heartbeat: the list of leases for which the run writes heartbeats. This function adds the
-            new leases to it before it waits for runs that may be dead. Otherwise other machines
-            could consider this run dead, because the wait may exceed their heartbeat timeout.
+        heartbeat: the list of leases for which the run writes heartbeats. The new leases are added
+            before this function waits for runs that may be dead. The wait may exceed the heartbeat
+            timeout, so without heartbeats, other machines could consider this run dead.
     """
     results: dict[int, Lease | Exception] = {}
     leases: dict[int, Lease] = {}
@@ -464,8 +457,8 @@ def lock_all(
 def _use_stores(sync: SyncContext, stores: Stores) -> SyncContext:
     """Returns a copy of a sync that uses the stores of its thread.
 
-    If its progress is deferred, another table may be staging rows in this thread's session when the
-    progress is written. So it is written with the stores of the whole run.
+    Deferred progress is written with the stores of the whole run, because another table may then be
+    staging rows in this thread's session.
     """
     defer_progress = sync.defer_progress
     if defer_progress is None:

@@ -1,7 +1,7 @@
 """Reads state, ledger and comparisons for commands that start no run, without Spark if possible.
 
-The lake that `loader init` creates is a local folder. In such a lake, pyiceberg reads these tables
-in less than a second. Other lakes need a Spark session. Both kinds of readers return the same rows.
+`loader init` creates a lake in a local folder. In such a lake, pyiceberg reads these tables in less
+than a second. Other lakes need a Spark session. Both kinds of readers return the same rows.
 """
 
 from __future__ import annotations
@@ -50,21 +50,21 @@ _LEDGER = {
 
 
 class StateReader(Protocol):
-    """A reader of state rows, which each :class:`loader.state.StateBackend` implements."""
+    """Reads state rows. Each :class:`loader.state.StateBackend` is such a reader."""
 
     def rows(self, key: str | None = None) -> list[StateRow]:
         """Returns all rows or the rows of a key, ordered by key and descending version."""
 
 
 class LedgerReader(Protocol):
-    """A reader of the ledger, which :class:`loader.lake.ledger.Ledger` implements."""
+    """Reads the ledger. :class:`loader.lake.ledger.Ledger` is such a reader."""
 
     def newest(self) -> list[dict[str, Any]]:
-        """Returns the last attempt and the last successful attempt of each table, in one row."""
+        """Returns one row per table, with its last attempt and its last successful attempt."""
 
 
 class ComparisonReader(Protocol):
-    """A reader of the comparisons by `loader reconcile` and by the `reconcile` option."""
+    """Reads the comparisons by `loader reconcile` and by the `reconcile` option."""
 
     def by_table(self) -> dict[tuple[str, str], TableComparison]:
         """Returns the comparisons of each table that was ever compared, by source and name."""
@@ -86,7 +86,7 @@ class StatusReaders:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The current and former names of the source, because the state may have a former name."""
+        """The source's current and former names. The state may have a former name."""
         return self.source.name, *self.source.formerly
 
 
@@ -105,7 +105,7 @@ def list_readers_by_spark(pipeline: Pipeline) -> list[StatusReaders]:
 def list_readers_in_folder(spec: Spec, profile: Profile) -> list[StatusReaders]:
     """Returns readers that do not use Spark, for all sources of a spec.
 
-    Their methods may raise SparkNeededError.
+    The methods of the readers may also raise SparkNeededError.
 
     Raises:
         SparkNeededError: if other programs may have pushed tables, which only Spark can list.

@@ -1,7 +1,4 @@
-"""The lake, state store and ledger of a sync. Before each write, the table's lock is confirmed.
-
-A run reads the state and the ledger once for all locked tables.
-"""
+"""The lake, state store and ledger of a sync. The table's lock is confirmed before each write."""
 
 from __future__ import annotations
 
@@ -20,11 +17,11 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 _MANY_TABLES = 8
-"""From this number of tables on, one query of the whole ledger is faster than one per table."""
+"""For this number of tables or more, one query of the whole ledger is faster than one per table."""
 
 
 def _accept_lock() -> None:
-    """Does nothing. It is used as `confirm` if the caller only reads or already holds the lock."""
+    """Does nothing. The value of `confirm` if the caller only reads or already holds the lock."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +50,7 @@ class Stores:
         return replace(state, table_id=find_table_id(self.lake, name.partition(".")[2]))
 
     def is_foreign(self, name: str, state: TableState) -> bool:
-        """Returns whether a state with this name belongs to a raw table in another lake.
+        """Returns whether a state belongs to a raw table in another lake.
 
         The cursor of such a state may be ahead of the raw table in this lake, even if the batch
         number is the same.
@@ -69,12 +66,12 @@ class Stores:
 
 @dataclass(frozen=True)
 class StoredProgress:
-    """The state and ledger batches of locked tables. No other run can change them.
+    """The state and ledger batches of locked tables, which no other run can change.
 
     Attributes:
         states: maps each key to the rows of its newest version, or to the error of reading it.
         batches: maps each source and table to the highest batch in the ledger. None if there are
-            only a few tables. One query per table is then faster, because it uses file statistics.
+            only a few tables: one query per table is then faster, because it uses file statistics.
     """
 
     states: Mapping[str, list[StateRow] | StateError]
@@ -99,7 +96,7 @@ class StoredProgress:
         """Returns the highest batch of a table in the ledger, or 0 if there is none.
 
         Args:
-            since: a query may ignore batches below this number.
+            since: batches below this number may be ignored.
         """
         if self.batches is None:
             return ledger.last_batch(plan.lake_table, plan.names, since)

@@ -23,12 +23,9 @@ class SyncContext:
     """One locked table of a run with an open source.
 
     Attributes:
-        plan: the table's plan.
-        lease: the table's lock. It is acquired before the source's snapshot is opened. With an
-            older snapshot, the sync could restore rows that another run has since replaced.
-        snapshot: the source's snapshot.
-        stores: the lake, the state store and the ledger.
-        watch: reports progress and stops the sync on request.
+        lease: the table's lock. It must be acquired before the source's snapshot is opened.
+            Otherwise the snapshot may be older than rows that another run has since loaded, and the
+            sync could replace them with older versions.
         run_id: the run's id in the ledger.
         opened_at: a UTC time shortly before the snapshot was opened.
         defer_progress: collects the state and the ledger row, to be written together with those of
@@ -77,7 +74,7 @@ class SyncContext:
         Args:
             state: the new state; None if it has not changed.
             total: if the sync had several batches, their sum, which is reported to the user.
-            immediately: whether to write both now, even if progress is normally deferred.
+            immediately: writes both now, even if this sync defers progress.
         """
         if self.defer_progress is not None and not immediately:
             state = self.stores.add_table_id(self.plan.name, state) if state is not None else None
@@ -102,11 +99,9 @@ class SyncContext:
         self.watch.report_step(step, self.plan.name)
 
     def report_phase(self, phase: str, rows: int | None = None) -> None:
-        """Reports a phase to the user."""
         self.watch.report_phase(self.plan.name, phase, rows)
 
     def warn(self, text: str) -> None:
-        """Warns the user about this table."""
         self.watch.warn(self.plan.name, text)
 
 

@@ -1,4 +1,4 @@
-"""Reads which tables are equal to their sources, from the history of comparisons.
+"""Reads from the history of comparisons which tables are equal to their sources.
 
 The macro `_verified_tables` of the dbt package computes the same `verified_until`.
 """
@@ -64,8 +64,8 @@ class TableComparison:
     """The results of comparing a table by `loader reconcile` and by the `reconcile` option.
 
     Attributes:
-        verified_until: the time since which all keys have been compared and found equal or
-            repaired, in microseconds; None if this is not true of some keys. The macro
+        verified_until: a time in microseconds. Since this time, each key was compared at least
+            once, and found equal or repaired. None if this is not true of some keys. The macro
             `_verified_tables` defines it.
         unrepaired: the number of differences that the last comparison of each key found and that
             were not repaired.
@@ -80,10 +80,10 @@ class _ComparedBucket:
     """The comparisons of a bucket with the same key and the same columns left out.
 
     Attributes:
-        verified_at: the time of the newest comparison that verified the bucket; None if none did.
+        verified_at: the time of the newest comparison that verified the bucket; None if there is
+            none.
         newest_at: the time of the newest comparison.
-        unrepaired: the number of differences that the newest comparison found and that were not
-            repaired.
+        unrepaired: the number of differences that the newest comparison found but did not repair.
     """
 
     source_name: str
@@ -242,7 +242,7 @@ def _summarize(buckets: Iterable[_ComparedBucket]) -> dict[tuple[str, str], Tabl
 
 
 def _find_verified_until(buckets: Sequence[_ComparedBucket]) -> int | None:
-    """Returns the latest time since which all buckets of one division are verified."""
+    """Returns the latest time since which all buckets of one division into buckets are verified."""
     key = max(buckets, key=lambda each: each.newest_at).key_columns
     divisions: dict[tuple[int, str | None], list[int]] = {}
     for each in buckets:

@@ -28,13 +28,12 @@ FOREIGN_COLUMNS = frozenset({"_cq_id", "_cq_parent_id", "_cq_sync_group_id"})
 
 
 class NoCursorError(TableError):
-    """The error for an incremental sync of a table for which the options name no cursor column."""
+    """The error for an incremental sync whose options name no cursor column of the table."""
 
     candidates: Sequence[str] = ()
 
     @classmethod
     def of(cls, table: SourceTable, where: str) -> NoCursorError:
-        """Builds the error for one table."""
         names = suggest_cursors(table)
         error = cls(
             "an incremental sync needs a cursor, but the table's options name none",
@@ -79,7 +78,7 @@ class TablePlan:
         key: the primary key; empty if there is none.
         cursor: the cursor column; None for a full refresh without a cursor.
         mode: ``incremental``, ``full_refresh`` or ``cdc``.
-        initial: the cursor at which the first sync begins; None to read all rows.
+        initial: the cursor at which the first sync starts; None to read all rows.
         deleted: the column that flags deleted rows; None if there is none.
         accepts_key_change: whether the types of key and cursor columns may be widened.
         accepts_other_origin: whether the raw table may have been loaded from another table of the
@@ -113,12 +112,11 @@ class TablePlan:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The current and former names of the source. Rows, commits and ledger may contain any."""
+        """The current and former names of the source. The lake may contain any of them."""
         return (self.source, *self.formerly)
 
     @property
     def lake_table(self) -> str:
-        """The raw table's name."""
         return self.table.ref.lake_name
 
     @property
@@ -126,8 +124,8 @@ class TablePlan:
         """Returns whether the source itself declares the key, so it has one version of each key.
 
         This is false for files, for connectors with a checkpoint, and for tables whose key is only
-        declared in the spec. Such sources may return several versions of a key, of which only the
-        cursor determines the newest.
+        declared in the spec. Such sources may return several versions of a key, and only the cursor
+        tells which is the newest.
         """
         declared = self.table.primary_key
         if self.table.progress is not Progress.CURSOR:
@@ -138,8 +136,8 @@ class TablePlan:
     def keeps_redeliveries(self) -> bool:
         """Returns whether redelivered rows are appended.
 
-        A connector with a checkpoint returns each row only once. So if the table has no key, equal
-        rows may be different records.
+        A connector with a checkpoint returns each record only once. So if its table has no key,
+        equal rows may be different records.
         """
         keyless = self.table.progress is Progress.MARK and not self.key
         return self.options.redelivered_rows == "append" or keyless
@@ -151,7 +149,6 @@ class TablePlan:
 
     @property
     def policy(self) -> EvolutionPolicy:
-        """The policy for changes of the table's columns."""
         return EvolutionPolicy(
             where=f"table {self.name}",
             select=self.name,
@@ -179,7 +176,7 @@ def plan_table(
     _check_names(table, where)
     mode = FULL_REFRESH if full_refresh else options.sync_mode
     follows_log = options.sync_mode == CDC
-    # The log already orders the changes. A cursor in the spec is only used by dbt models.
+    # The log already orders the changes. Only dbt models use a cursor from the spec.
     name = None if follows_log else options.choose_cursor(table.schema.names) or table.cursor_field
     if name is None and mode == INCREMENTAL and table.progress is Progress.CURSOR:
         raise NoCursorError.of(table, where)

@@ -22,11 +22,12 @@ def match_tables(
 ) -> tuple[list[TableRef], dict[str, TableError]]:
     """Returns the tables that the spec selects, and an error for each pattern without a match.
 
-    A name is case-insensitive unless a table has exactly this name. A name that contains `*`, `?`
-    or `[` is always a pattern, even if a table has exactly this name. Patterns do not match views.
+    In `tables`, a name is case-insensitive unless a table has exactly this name. A name that
+    contains `*`, `?` or `[` is always a pattern, even if a table has exactly this name. Patterns do
+    not match views.
 
-    Names in `skip_tables` are case-insensitive. There, a name without a dot matches tables in any
-    schema, except tables that `tables` lists with their schema.
+    In `skip_tables`, names are case-insensitive. A name without a dot matches tables in any schema,
+    except tables that `tables` lists with their schema.
     """
     tables: dict[tuple[str, str], TableRef] = {}
     errors: dict[str, TableError] = {}
@@ -71,7 +72,7 @@ def _match_pattern(
     """Returns the tables that a pattern or name matches.
 
     Args:
-        by_name: the tables, keyed by lower-case name. The mapping avoids a slow search, because a
+        by_name: the tables, keyed by lower-case name. Without it, matching would be slow, because a
             source may have 100,000 tables.
     """
     if is_wildcard(pattern):
@@ -136,8 +137,8 @@ def describe_tables(
     """Describes tables in parallel. Returns a description or an error for each table, in order.
 
     Args:
-        track: called with a table's name. Returns a context manager, which stays entered while the
-            table is described.
+        track: called with a table's name. Its context manager is active while the table is
+            described.
     """
 
     def describe(ref: TableRef) -> SourceTable | Exception:
