@@ -1,13 +1,13 @@
 """Stores lock records in the catalog, for warehouses that several machines write to.
 
 The records are stored in tags of the ``_cq_locks`` table, which has no rows. Each locked raw table
-has a tag in it. The tag refers to an empty snapshot whose summary contains the lock record. A swap
-moves the tags of any number of tables in one commit. An unlocked table has no tag, so the metadata
-stays small. Each run also has a tag for its heartbeat. The branch ``main`` has one empty snapshot,
-because some REST servers do not accept a tag until the branch has a snapshot. All snapshots share
-the manifest list of that snapshot, so a swap writes no file except the table's metadata.
+has a tag. The tag refers to an empty snapshot whose summary contains the lock record. A swap moves
+the tags of any number of tables in one commit. An unlocked table has no tag, so the metadata stays
+small. Each run also has a tag for its heartbeat. The branch ``main`` has one empty snapshot,
+because some REST servers accept no tag until the branch has a snapshot. All snapshots use the
+manifest list of that snapshot, so a swap writes no file except the table's metadata.
 
-Table properties are unsuitable for lock records. Unlike other catalogs, a REST catalog does not
+Table properties are unsuitable for lock records. A REST catalog, unlike other catalogs, does not
 reject a commit whose base is outdated. The client sends its changes together with requirements, and
 the server applies the changes to the current metadata if the requirements are met. Iceberg derives
 the requirements from the changes (``UpdateRequirements``). Setting a property requires only that
@@ -42,11 +42,8 @@ _RUN_PREFIX = "run."
 _ATTEMPTS = 20
 _REFUSALS = 3
 _REFUSED_SECONDS = 3.0
-"""A commit fails for good after at least this many refusals over at least this many seconds.
-
-Refusals count only while no other process commits.
-"""
-# The maximum age of a tag in ms. It is set only to make the tag differ: no process expires tags.
+"""A commit fails after this many refusals in this time, if no other process commits meanwhile."""
+# The maximum age of a tag in ms. It only makes the tag differ, because no process expires tags.
 _MOVED_AGE = 1
 # The commit was rejected, or its outcome is unknown. The next attempt first reads the records.
 _REFUSED = "CommitFailedException"
@@ -54,7 +51,7 @@ _RETRIED = (_REFUSED, "CommitStateUnknownException")
 
 
 class CatalogLockStore:
-    """A store of lock records and heartbeats in tags of ``<schema>._cq_locks``."""
+    """Stores lock records and heartbeats in tags of ``<schema>._cq_locks``."""
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
@@ -157,7 +154,7 @@ class CatalogLockStore:
     def move_tags(self, base: Any, snapshots: Mapping[str, Any]) -> Any:
         """Builds metadata for ``_cq_locks`` in which the raw tables' tags refer to these snapshots.
 
-        Snapshots that no tag refers to are removed, so that the metadata does not grow.
+        Removes snapshots that no tag refers to, so that the metadata does not grow.
 
         Args:
             snapshots: the snapshot for each table; None removes the tag.
@@ -183,9 +180,8 @@ class CatalogLockStore:
     def _make_snapshot(self, base: Any, record: str) -> Any:
         """Creates an empty snapshot whose summary contains a record.
 
-        The caller adds the snapshot to the table. Like the first snapshot of a branch, it has no
-        parent. If it had one, the catalog would require increasing sequence numbers, and one of two
-        concurrent swaps would fail.
+        The snapshot has no parent, like the first snapshot of a branch. With a parent, the catalog
+        would require increasing sequence numbers, and one of two concurrent swaps would fail.
         """
         jvm: Any = self.lake.spark._jvm
         main = base.currentSnapshot()
@@ -214,11 +210,7 @@ class CatalogLockStore:
         return builder.removeSnapshots(removed).build()
 
     def _load_metadata(self) -> Any:
-        """Returns the metadata of ``_cq_locks``, or None if that table does not exist.
-
-        Raises:
-            TableError: if ``_cq_locks`` is damaged.
-        """
+        """Returns the metadata of ``_cq_locks``, or None if that table does not exist."""
         try:
             if not self.lake.exists(TABLE):
                 return None
@@ -239,11 +231,8 @@ class CatalogLockStore:
         """Commits a change of the metadata. Retries it if another process committed first.
 
         Args:
-            change: a function that builds the new metadata from the current metadata. It returns
-                None if there is nothing to change.
-
-        Raises:
-            TableError: if the catalog refuses the commit for another reason.
+            change: builds the new metadata from the current metadata. Returns None if there is
+                nothing to change.
         """
         refused: list[tuple[str, float]] = []
         handle = self._create()
@@ -259,7 +248,7 @@ class CatalogLockStore:
                 operations.commit(base, changed)
                 return
             except Py4JJavaError as error:
-                # Another process has changed one of the records, so the next attempt rereads them.
+                # Another process changed one of the records, so the next attempt rereads them.
                 reported = str(error.java_exception)
                 is_last = attempt == _ATTEMPTS - 1
                 if is_last or not any(kind in reported for kind in _RETRIED):
@@ -290,7 +279,7 @@ class CatalogLockStore:
 def _is_refused_for_long(base: Any, refused: list[tuple[str, float]]) -> bool:
     """Records a refusal. Returns whether the catalog keeps refusing commits with a current base.
 
-    A single refusal means little, because a server with a cache may briefly return an outdated
+    A single refusal proves nothing, because a server with a cache may briefly return an outdated
     base.
 
     Args:
@@ -323,7 +312,7 @@ def _read_tag(metadata: Any, name: str) -> str | None:
 
 
 def _list_untagged(base: Any, moved: Collection[str]) -> list[Any]:
-    """Returns the snapshots that no tag refers to once these tags have moved."""
+    """Returns the snapshots that no tag except the `moved` tags refers to."""
     tagged = {ref.snapshotId() for name, ref in _list_refs(base) if name not in moved}
     return [each for each in base.snapshots() if each.snapshotId() not in tagged]
 

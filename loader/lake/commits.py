@@ -30,7 +30,7 @@ COMPACTED_TO = "strandline.compacted_to"
 SOURCES = "strandline.sources"
 """The property that lists a shared raw table's sources; see :mod:`loader.sync.ownership`."""
 ORIGINS = "strandline.origins"
-"""The property that lists, for each source, the table in the source that is loaded."""
+"""The property that maps each source to the table in the source that is loaded."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def newest_commit(lake: Lake, table: str, of: Collection[str] = ()) -> Commit:
         of: the sources to consider; empty means all sources.
 
     Raises:
-        TableError: if another program has created the table.
+        TableError: if another program created the table.
     """
     handle = lake.handle(table)
     if handle.currentSnapshot() is None:
@@ -116,7 +116,7 @@ def sharers(handle: Any) -> dict[str, Any]:
 
 
 def origins(handle: Any) -> dict[str, str]:
-    """Returns, for each source of a raw table, the name of the table in the source.
+    """Maps each source of a raw table to the name of the table in the source.
 
     Args:
         handle: Iceberg's handle for the table.
@@ -134,8 +134,8 @@ def all_commits(lake: Lake, table: str, known: Collection[int] = ()) -> list[Com
     """Returns all published batches, sorted by batch number.
 
     If a batch's commit has expired, the batch is derived from its rows. It then has no state, and
-    its `sync` contains only values that the rows' columns provide. If compaction has removed rows
-    of the batch, `rows` is None.
+    its `sync` contains only values from the rows' columns. If compaction has removed rows of the
+    batch, `rows` is None.
 
     Args:
         known: batches that the caller does not need. If only these batches have expired, no rows
@@ -146,7 +146,7 @@ def all_commits(lake: Lake, table: str, known: Collection[int] = ()) -> list[Com
     commits: dict[int, Commit] = {}
     for commit in _list_published(handle):
         commits.setdefault(commit.batch, commit)
-    # These are the newest commits, and there are no gaps. So only earlier batches can have expired.
+    # These are the newest commits, without gaps. So only earlier batches can have expired.
     has_commits = bool(commits)
     for kept_commit in _all_kept(handle) if current is not None else ():
         commits.setdefault(kept_commit.batch, kept_commit)
@@ -161,7 +161,7 @@ def all_commits(lake: Lake, table: str, known: Collection[int] = ()) -> list[Com
 def keep_newest(lake: Lake, table: str) -> None:
     """Copies the newest commit's metadata to a table property, so that it outlives the commit.
 
-    In a shared table, does the same for the newest commit of each source.
+    In a shared table, copies the newest commit of each source, too.
     """
     properties = lake.handle(table).properties()
     wanted: dict[str, Collection[str]] = {NEWEST: ()}
@@ -243,10 +243,7 @@ def _list_published(handle: Any) -> Iterator[Commit]:
 
 
 def _find_kept_by_compaction(handle: Any, of: Collection[str] = ()) -> Commit | None:
-    """Returns the newest commit that was copied to the table properties.
-
-    The table may have later commits.
-    """
+    """Returns the newest commit that was copied to the table properties, if any."""
     kept_commits = [commit for commit in _all_kept(handle) if not of or commit.source in of]
     return max(kept_commits, key=lambda commit: commit.batch, default=None)
 

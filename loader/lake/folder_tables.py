@@ -1,6 +1,6 @@
 """Reads system tables in a local folder with pyiceberg, so that Spark need not be started.
 
-Only intact tables of a Hadoop catalog can be read in this way. For all other tables,
+pyiceberg reads only intact tables of a Hadoop catalog. For all other tables,
 :class:`SparkNeededError` is raised. Spark then reads the table or reports the damage.
 """
 
@@ -27,7 +27,7 @@ MOST_ROWS = 2_000_000
 _LONGEST_HINT = 20  # the maximum number of digits in a version
 _CATALOG = "org.apache.iceberg.spark.SparkCatalog"
 _KNOWN = re.compile(r"type|warehouse|cache-enabled|cache\..*")
-"""A pattern for catalog settings that do not affect how a table's files are read."""
+"""Matches catalog settings that do not affect how a table's files are read."""
 
 
 class SparkNeededError(Exception):
@@ -58,7 +58,7 @@ def find_warehouse(conf: Mapping[str, str]) -> Path | None:
 
 
 def list_properties(warehouse: Path | None) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Yields the name, `schema.table`, and the properties of each table in a catalog's folder.
+    """Yields the name (`schema.table`) and the properties of each table in a catalog's folder.
 
     Tables that only Spark can read are left out.
     """
@@ -88,7 +88,7 @@ class FolderTables:
         """Returns whether the table's folder contains metadata.
 
         Raises:
-            SparkNeededError: if there is no local folder.
+            SparkNeededError: if the catalog is not a local folder.
         """
         return (self._folder(table) / "metadata").is_dir()
 

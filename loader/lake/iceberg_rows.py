@@ -1,7 +1,7 @@
 """Reads and appends small numbers of rows in an Iceberg table without starting a Spark job.
 
 Each sync reads and writes one or two rows of the state and the ledger. The first Spark job in a JVM
-takes seconds. Iceberg's generic readers and writers do not need a job.
+takes seconds, but Iceberg's generic readers and writers need no job.
 """
 
 from __future__ import annotations
@@ -74,10 +74,7 @@ class Records:
         return self._values(records, columns)
 
     def _values(self, records: Any, columns: Sequence[str]) -> list[dict[str, Any]]:
-        """Converts records to Python values.
-
-        If all columns are strings or numbers, one JVM call converts all records.
-        """
+        """Converts records to Python values, in one JVM call if they are all strings or numbers."""
         if not records.size():
             return []
         types = [self._columns.get(name.lower(), ("", ""))[1] for name in columns]
@@ -95,8 +92,8 @@ class Records:
         """Appends rows in one durable commit. Respects the table's write properties.
 
         Args:
-            rows: the values of each row, keyed by column. Values are strings, integers, booleans
-                or timezone-aware times. Missing columns are null.
+            rows: the values of each row, keyed by column. Values are strings, integers, booleans or
+                timezone-aware times. Missing columns are null.
         """
         schema, spec = self.handle.schema(), self._spec()
         file_format = self._iceberg.FileFormat.fromString(
@@ -122,8 +119,8 @@ class Records:
     def _spec(self) -> Any:
         """Returns the partition spec for new files.
 
-        Prefers an unpartitioned spec, even an older one of the table, because one file is then
-        enough.
+        Prefers an unpartitioned spec, even an older one of the table, because all rows then fit in
+        one file.
         """
         current = self.handle.spec()
         if current.isUnpartitioned():

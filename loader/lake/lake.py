@@ -1,6 +1,6 @@
 """Lists, creates, reads and inspects the Iceberg tables of one namespace.
 
-All code that uses Iceberg tables is in this folder. The code is independent of sources.
+All code that uses Iceberg tables is in this package, which is independent of sources.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Lake:
     from a session setting.
 
     Args:
-        separate: whether to use a separate session. The session is not created until it is used,
-            because most syncs find nothing new and read only Iceberg's metadata.
+        separate: whether to use a separate session. It is created on first use, because most syncs
+            find nothing new and read only Iceberg's metadata.
 
     Attributes:
         shared: the session that the whole process shares.
@@ -47,8 +47,8 @@ class Lake:
     def unchanging(self, table: str) -> Iterator[None]:
         """Loads a locked table only once within this block, because no other run appends to it.
 
-        The handle includes commits that this thread makes through the handle. To include commits
-        by Spark and by other processes, call :meth:`fresh`.
+        The handle includes commits that this thread makes through it. To include commits by Spark
+        and by other processes, call :meth:`fresh`.
         """
         self._unchanging = table
         try:
@@ -65,7 +65,6 @@ class Lake:
 
     @property
     def jvm(self) -> Any:
-        """Spark's JVM."""
         return self.shared._jvm
 
     def for_thread(self) -> Lake:
@@ -102,7 +101,6 @@ class Lake:
             self.spark.sql(f"create namespace if not exists {quote_name(self.schema)}")
 
     def exists(self, table: str) -> bool:
-        """Returns whether the table exists."""
         if table == self._unchanging:
             with suppress(Py4JJavaError, AnalysisException):
                 self.handle(table)  # cheaper than a query; later steps need the handle, too
@@ -146,7 +144,7 @@ class Lake:
     ) -> None:
         """Creates an empty table, without a snapshot. Its properties suit small appends.
 
-        Does nothing if another process has just created the table.
+        Does nothing if the table already exists.
 
         Args:
             schema: the columns, as a struct or as DDL.
@@ -164,7 +162,6 @@ class Lake:
         )
 
     def drop(self, table: str) -> None:
-        """Drops a table."""
         self.spark.sql(f"drop table {self.name(table)}")
         if table == self._unchanging:
             self._loaded = None
@@ -215,9 +212,9 @@ class Lake:
     def fresh(self, table: str) -> Any:
         """Loads a table's current version, including commits of other processes.
 
-        Reloads the table instead of refreshing the handle. After many commits by other processes, a
-        refresh in a Hadoop catalog could miss the newest version. A refresh in a REST catalog would
-        reuse credentials that may have expired.
+        Reloads the table, because refreshing the handle is unsafe. In a Hadoop catalog, a refresh
+        after many commits by other processes could miss the newest version. In a REST catalog, it
+        would reuse credentials that may have expired.
         """
         if table == self._unchanging:
             self._loaded = None
@@ -255,8 +252,9 @@ class Lake:
 
 
 FEW_MANIFESTS = {"commit.manifest.min-count-to-merge": "8"}
-"""Makes Iceberg merge manifests early. Each commit adds a manifest, and each reader opens them all.
-By default, Iceberg does not merge until there are a hundred, too late for many small batches.
+"""Makes Iceberg merge manifests early, because each commit adds one and each reader opens all.
+
+By default, Iceberg waits for a hundred manifests, which slows down tables with small batches.
 """
 
 _PROPERTIES = {

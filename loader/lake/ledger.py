@@ -57,13 +57,13 @@ class SyncRecord:
 
     Attributes:
         batch: the committed batch; None if nothing was committed.
-        cursor_low: the window's inclusive lower bound, after lookback and late rows have lowered
-            it; None if all rows were read.
+        cursor_low: the window's inclusive lower bound, which lookback and late rows may have
+            lowered; None if all rows were read.
         cursor_high: the cursor stored after this attempt.
         read_from, read_to: the inclusive bounds of the range that was read completely. Late rows
             are outside this range. None means unbounded.
-        rows_read: the number of rows that the source returned. These rows were either appended or
-            found to be redelivered.
+        rows_read: the number of rows that the source returned. Each was either appended or found to
+            be redelivered.
         error: the error message, on one line and without secrets.
         log_bytes: the size of the log that the source retained for the loader at the start of the
             attempt. None unless `sync_mode` is `cdc`.
@@ -73,7 +73,7 @@ class SyncRecord:
             not compare the rows.
         rows_at_cursor: the number of appended rows whose cursor equals the stored cursor. A query
             that selects rows `>` the stored cursor would miss these rows.
-        rows_cursor_unmoved: among the rows of these two counts, the number of updates that did not
+        rows_cursor_unmoved: how many of the rows in these two counts are updates that did not
             change the cursor. In the raw table, the newest version of such a key has the same
             cursor but other values.
         complete_until: a time on the source's clock. The raw table contains all rows that were
@@ -114,7 +114,7 @@ class SyncRecord:
 
     @property
     def table(self) -> tuple[str, str]:
-        """The source and the raw table. Sources may share the raw table."""
+        """The source and the raw table. Several sources may load the same raw table."""
         return self.source_name, self.table_name
 
     def finish(self, **changes: Any) -> SyncRecord:
@@ -122,10 +122,7 @@ class SyncRecord:
         return replace(self, finished_at=now(), **changes)
 
     def plus(self, later: SyncRecord) -> SyncRecord:
-        """Returns the sum of this row and a later row of the same run, for display.
-
-        The ledger itself has a row for each batch.
-        """
+        """Returns the sum of this row and a later row of the same run, for display."""
 
         def add(name: str) -> int:
             return (getattr(self, name) or 0) + (getattr(later, name) or 0)
@@ -169,7 +166,7 @@ class SyncRecord:
 _FEW_ROWS = 50_000
 _FEW_FILES = 100
 _ALL = ("", "")
-"""A marker key. The cache contains this key only if it contains the batches of all tables."""
+"""A marker: the cache contains this key only if it contains the batches of all tables."""
 
 COLUMNS = {one.name: _TYPES.get(one.name, "string") for one in fields(SyncRecord)}
 """The ledger's columns with their types, in order."""
@@ -233,8 +230,7 @@ class Ledger:
 
         Args:
             sources: the sources to read; empty means all sources.
-            since: the lowest batch number to consider. A high value allows most files to be
-                skipped.
+            since: the lowest batch number to consider. A high number lets most files be skipped.
         """
         records = self.lake.records(TABLE)
         cache = get_cache(records.handle)
@@ -311,10 +307,7 @@ class Ledger:
 
     @_reports_damage
     def newest(self) -> list[dict[str, Any]]:
-        """Returns a summary of each table for `status`.
-
-        The summary describes the last successful attempt and the last attempt.
-        """
+        """Returns the last attempt and the last successful attempt of each table, for `status`."""
         if not self.lake.exists(TABLE):
             return []
         # If an older version created the ledger, it lacks these columns until the next run.
@@ -359,11 +352,11 @@ class Ledger:
 
 
 def _among(sources: Sequence[str]) -> str:
-    """Returns an SQL condition on the source's name, or an empty string if no sources are given."""
+    """Returns an SQL condition on the source's name, or an empty string if there are no sources."""
     listed = ", ".join(map(text_literal, sources))
     return f"and source_name in ({listed})" if sources else ""
 
 
 def now() -> dt.datetime:
-    """Returns this machine's current time in UTC, with microseconds."""
+    """Returns this machine's current time in UTC."""
     return dt.datetime.now(dt.timezone.utc)

@@ -49,12 +49,11 @@ def refuse_moved(here: str, recorded: str, name: str) -> None:
 
 
 def _path(location: str) -> str:
-    """Removes the scheme from a location, because a scheme can be spelled in several ways."""
+    """Removes the scheme of a location, which can be spelled in several ways."""
     return re.sub(r"^[A-Za-z][A-Za-z0-9+.-]*:(?=/)", "", location).rstrip("/").replace("///", "/")
 
 
 def _is_same_folder(here: str, recorded: str) -> bool:
-    """Returns whether two paths refer to the same folder on this machine."""
     if here == recorded:
         return True
     try:

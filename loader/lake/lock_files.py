@@ -1,9 +1,9 @@
 """Locates and opens the tables' lock files on this machine.
 
 If the warehouse is a local folder, the lock files are next to the tables. Every user who has write
-access to the tables can then lock them. For a shared catalog, the lock files are in a folder that
-only this user may write to. If they were in a public folder such as /tmp, other users could block
-every lock or create a malicious lock file.
+access to the tables can then lock them. If the catalog is shared, the lock files are in a folder
+that only this user may write to. In a public folder such as /tmp, other users could block every
+lock or create a malicious lock file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FOLDER = "STRANDLINE_LOCKS"
 def lock_file(path: Path, timeout: float) -> FileLock:
     """Returns a file lock. Only users with write access to the folder can open its file.
 
-    Other users must not be able to open the file, because any user who can open a file can lock it.
+    Any user who can open the file can lock it.
     """
     folder = stat.S_IMODE(path.parent.stat().st_mode)
     mode = 0o600 | (0o060 if folder & 0o020 else 0) | (0o006 if folder & 0o002 else 0)

@@ -1,7 +1,7 @@
 """Stores the lock records of tables and the heartbeats of runs.
 
-A table's lock record identifies the run that has locked the table. It is written once. A run's
-heartbeat is one record for all tables of the run. It is rewritten as long as the run is alive.
+A lock record identifies the run that locked a table. It is written once. A heartbeat is one record
+for all tables of a run. It is rewritten as long as the run is alive.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def identify_folder(folder: Path) -> str:
 
 @dataclass(frozen=True)
 class LockRecord:
-    """The record of the run that has locked a table.
+    """The record of the run that locked a table.
 
     Attributes:
         place: the scope of the file lock (:func:`identify_folder`). Empty if the stored record was
@@ -65,15 +65,13 @@ class LockRecord:
         return cls(run_id, socket.gethostname(), place, os.getpid(), now())
 
     def to_json(self) -> str:
-        """Formats the record as JSON for storage."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str | None) -> LockRecord | None:
         """Parses a stored record. Returns None if there is none.
 
-        If the text cannot be parsed, the table still counts as locked. The result then names an
-        unknown owner.
+        If the record cannot be parsed, the table still counts as locked, by an unknown owner.
         """
         if not text:
             return None
@@ -88,7 +86,7 @@ class LockRecord:
             return cls("unknown", "another machine", "", 0, "")
 
     def describe(self, heartbeat: str | None) -> str:
-        """Returns a description of the run and the age of its last heartbeat, for a message."""
+        """Describes the run and the age of its last heartbeat, for a message."""
         age = seconds_since(heartbeat or self.taken_at)
         last = f", last heartbeat {age:.0f} s ago" if age is not None else ""
         since = f", since {self.taken_at[11:19]} UTC" if self.taken_at else ""
@@ -96,7 +94,7 @@ class LockRecord:
 
 
 def seconds_since(time_text: str) -> float | None:
-    """Returns the seconds since a time in ISO format, or None if the text is not a time."""
+    """Returns the seconds since a time in ISO format, or None if the string is not a time."""
     try:
         time = dt.datetime.fromisoformat(time_text)
         return (dt.datetime.now(dt.timezone.utc) - time).total_seconds()
@@ -105,7 +103,7 @@ def seconds_since(time_text: str) -> float | None:
 
 
 class LockStore(Protocol):
-    """A store of lock records and heartbeats."""
+    """Stores lock records and heartbeats."""
 
     def read(self, table: str) -> str | None:
         """Returns a table's lock record, or None if the table is unlocked."""
@@ -119,11 +117,10 @@ class LockStore(Protocol):
     def swap_all(self, changes: Mapping[str, tuple[str | None, str | None]]) -> set[str]:
         """Replaces the lock record of each table if it matches `before`.
 
+        Returns the tables whose records were replaced.
+
         Args:
             changes: a pair of `before` and `after` for each table.
-
-        Returns:
-            The tables whose records were replaced.
         """
 
     def read_heartbeat(self, run_id: str) -> str | None:
@@ -183,10 +180,6 @@ class FileLockStore:
         self.write_heartbeat(run_id, None)
 
     def delete_old(self, age: float) -> int:
-        """Deletes the files of runs that died more than `age` seconds ago.
-
-        Returns the number of deleted files.
-        """
         deleted = 0
         for path in (*self.folder.glob("*.alive"), *self.folder.glob("*.alive.*.*")):
             deleted += _delete_old_file(path, age)
@@ -245,9 +238,9 @@ class StalenessClock:
     """Measures, on this machine's clock, how long values have not changed.
 
     Args:
-        clock: a function that returns monotonic seconds.
-        max_gap: the maximum number of seconds to count between two calls. A longer gap suggests
-            that this machine was suspended, in which case the other run may have been, too.
+        clock: returns monotonic seconds.
+        max_gap: the maximum number of seconds to count between two calls. After a longer gap, this
+            machine was probably suspended, and the run that it observes may have been, too.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, max_gap: float = 10.0) -> None:
@@ -257,10 +250,7 @@ class StalenessClock:
         self._changing = threading.Lock()
 
     def unchanged_for(self, key: object, value: object) -> float:
-        """Returns the number of seconds for which a key has had this value.
-
-        Returns 0 for a new key or a changed value.
-        """
+        """Returns for how many seconds a key has had this value; 0 for a new value."""
         with self._changing:
             now = self._clock()
             previous, seconds, last = self._values.get(key, (object(), 0.0, now))

@@ -1,9 +1,8 @@
 """Locks that allow one writer per table, even across machines. They expire if their run dies.
 
 A lease combines two locks. The kernel's file lock is released exactly when the process exits, but
-it may be invisible to other machines. The lock record is visible to other machines and identifies
-the owner, which is the run that has locked the table. However, a lock record may outlive the
-owner's process.
+other machines may not see it. They see the lock record, which identifies the owner: the run that
+locked the table. However, a lock record may outlive the owner's process.
 
 If the owner ran on this machine and the file lock is free, the owner's process has exited, and the
 next run acquires the table immediately. Otherwise the next run waits until the owner's heartbeat
@@ -55,12 +54,12 @@ POLL_INTERVAL = 2.0
 """The number of seconds between two checks of another run's heartbeat."""
 
 RETRY_TIMEOUT = 60.0
-"""How many seconds to retry locked tables. The time restarts whenever a table is completed."""
+"""Locked tables are retried for this many seconds since a table was last completed."""
 
 RETRY_INTERVAL = 0.2
 """The number of seconds between two attempts.
 
-It is so short that an attempt also succeeds between two consecutive runs of another loader.
+It is short, so that an attempt succeeds between two consecutive runs of another loader.
 """
 
 _staleness = StalenessClock()
@@ -99,7 +98,7 @@ class TableLocks:
 
 
 _locks: dict[tuple[SparkSession, str], TableLocks] = {}
-"""The locks for each session and namespace. Reusing them keeps catalog connections open."""
+"""The locks for each session and namespace. Reuse keeps catalog connections open."""
 
 
 def get_table_locks(lake: Lake) -> TableLocks:
@@ -136,10 +135,7 @@ def create_lease(lake: Lake, table: str, where: str, run_id: str) -> Lease:
 
 
 def delete_old_records(lake: Lake, age: float) -> int:
-    """Deletes the records of runs that died more than `age` seconds ago.
-
-    Returns the number of deleted records.
-    """
+    """Deletes the records of runs that died more than `age` seconds ago. Returns their number."""
     return get_table_locks(lake).store.delete_old(age)
 
 
@@ -154,8 +150,8 @@ class Lease:
         run_id: the run that acquires the lease.
         expiry: the number of seconds without a new heartbeat after which another machine's record
             is ignored.
-        staleness: the clock that measures how long other runs' heartbeats have not changed.
-        sleep: the function that waits between two checks of another run.
+        staleness: measures how long other runs' heartbeats have not changed.
+        sleep: waits between two checks of another run.
     """
 
     def __init__(
@@ -259,8 +255,8 @@ class Lease:
         """Checks that this run still holds the lock. Called before each write.
 
         Raises:
-            TableError: if another run has acquired the table, which happens if this run was
-                suspended for too long.
+            TableError: if another run has acquired the table, because this run was suspended for
+                too long.
         """
         [problem] = confirm_all([self])
         if problem is not None:
@@ -289,7 +285,7 @@ class Lease:
             raise problem
 
     def _take_record(self) -> str | None:
-        """Returns this run's lock record and clears it from this object."""
+        """Returns this run's lock record and clears it, so that it is released only once."""
         with self._changing:
             record, self._record = self._record, None
         return record
@@ -308,9 +304,9 @@ def acquire_all(
 ) -> list[str | Exception | None]:
     """Acquires the leases of one run in one commit.
 
-    Returns, for each lease, the result or the exception of :meth:`Lease.acquire`. If another run
-    holds a lease and may have died, the function waits until this is certain. It does not wait for
-    a run that is alive.
+    Returns the result or the exception of :meth:`Lease.acquire` for each lease. Waits for a run
+    that may be dead until it is known to be dead or alive, but does not wait for a run that is
+    alive.
     """
     results: dict[Lease, str | Exception | None] = {}
     records: dict[Lease, str] = {}
@@ -387,9 +383,7 @@ def _group_by_store(leases: Iterable[Lease]) -> list[tuple[LockStore, dict[str, 
 
 
 class Heartbeat:
-    """A background thread that writes a run's heartbeat.
-
-    A run writes one record for all its tables.
+    """A background thread that writes a run's heartbeat, in one record for all its tables.
 
     Args:
         leases: the run's leases; the caller may add leases later.

@@ -1,4 +1,4 @@
-"""Creates raw tables, adapts them to their sources, and reads their file statistics.
+"""Creates raw tables, adapts them to their sources, and checks their file statistics.
 
 :mod:`loader.lake.staging` appends batches to raw tables.
 """
@@ -21,18 +21,18 @@ from loader.rows.cursor import Cursor, CursorType
 from loader.rows.version_order import BATCH, GENERATION
 
 IDENTITY = "strandline.table-id"
-"""The property that distinguishes a raw table from a dropped table that had the same name.
+"""The property that distinguishes a raw table from a dropped table of the same name.
 
 Iceberg's UUID is unsuitable, because SQL cannot read it.
 """
 FIRST_BATCH = "strandline.first-batch"
-"""The property that stores the first batch number.
+"""The property with the first batch number.
 
-Ledger rows with lower batch numbers belong to a dropped table.
+Ledger rows with lower batch numbers belong to a dropped table of the same name.
 """
 
-# This size is a quarter of Parquet's default, because each writing task buffers a row group, and a
-# large load runs one task per core.
+# A quarter of Parquet's default, to save memory: each writing task buffers a row group, and a large
+# load runs one task per core.
 _ROW_GROUP_BYTES = 32 * 1024 * 1024
 
 
@@ -57,7 +57,7 @@ def create_raw_table(
 
     Args:
         first_batch: the first batch number. It must be higher than all batch numbers of a dropped
-            table that had the same name.
+            table of the same name.
         more: additional table properties.
         excluded: the source's columns that the spec excludes.
 
@@ -94,7 +94,7 @@ def drop_outdated_table(
 ) -> None:
     """Drops a raw table that has no batches yet if the source's columns have changed.
 
-    The table has no rows, so it can be recreated with the new columns.
+    It can then be recreated with the new columns.
     """
     if lake.exists(table) and _is_outdated(lake, table, schema, excluded):
         lake.drop(table)
@@ -183,11 +183,11 @@ def may_reach(lake: Lake, table: str, column: str, cursor: Cursor, generation: i
 def may_reach_staged(
     lake: Lake, table: str, column: str, cursor: Cursor, snapshot_id: int, batch: int
 ) -> bool:
-    """Returns whether a staged batch may have a row at or above a cursor.
+    """Returns whether a staged batch may have a row at or above a cursor, by the file statistics.
 
-    The answer is based on file statistics. Strings are compared byte by byte, although the source's
-    collation may order them differently. The answer is true for decimal and floating-point numbers,
-    and if the column and the cursor differ in type.
+    Strings are compared byte by byte, although the source's collation may order them differently.
+    Returns true for decimal and floating-point numbers, and if the column and the cursor differ in
+    type.
     """
     found = _may_match(lake, table, column, cursor, "greaterThanOrEqual", batch, snapshot_id)
     return found is not False
@@ -205,8 +205,7 @@ def _may_match(
     """Returns whether a row may match, or None if this is unknown.
 
     Args:
-        number: the generation that a row must have to match. If `staged` is given, the batch number
-            instead.
+        number: the generation of the row; if `staged` is given, its batch number.
         staged: the id of a staged snapshot, which is searched instead of the published rows.
     """
     handle, expressions = lake.handle(table), lake.jvm.org.apache.iceberg.expressions.Expressions
@@ -229,11 +228,7 @@ def _may_match(
 
 
 def _iceberg_value(cursor: Cursor, kind: str) -> str | int | None:
-    """Converts a cursor to an Iceberg literal. Returns None if the column has another type.
-
-    Args:
-        kind: the type of the column.
-    """
+    """Converts a cursor to an Iceberg literal. Returns None if the column has another type."""
     if cursor.type is CursorType.INTEGER and kind in ("int", "long"):
         return int(cursor.text)
     if cursor.type is CursorType.DATE and kind == "date":

@@ -1,9 +1,8 @@
 """Plans the ALTERs that adapt the raw table to the source's schema, and the notes for the ledger.
 
 Notes describe how the source's schema has changed since the last batch. ALTERs remove the
-differences between the raw table's columns and the source's columns. If a run crashes after an
-ALTER but before it publishes, the raw table has changed but no note was recorded. The next run then
-plans the same notes again but no ALTERs.
+differences between the raw table's columns and the source's columns. If a run crashes between an
+ALTER and the publication of its batch, the next run plans the same notes again but no ALTERs.
 
 A column of the raw table never changes its meaning. Values that the column's type cannot store
 (:mod:`loader.lake.type_widening`) are stored in a type-specific column ``<name>__<type>``. In these
@@ -115,8 +114,8 @@ class Alteration:
     """One change to the raw table: adds a column or a nested field, or widens its type.
 
     Attributes:
-        path: the column's name, followed by the names of nested fields. `element` stands for the
-            elements of an array, and `value` for the values of a map.
+        path: the column's name, followed by the names of nested fields. `element` means the
+            elements of an array, and `value` means the values of a map.
         adds: whether the column or field is added; otherwise its type is widened.
     """
 
@@ -135,7 +134,7 @@ class Alteration:
 
 @dataclass(frozen=True)
 class ColumnMapping:
-    """A mapping from a source column to the raw column that stores its values.
+    """Maps a source column to the raw column that stores its values.
 
     Attributes:
         source, source_type: the name and type in the source.
@@ -159,7 +158,7 @@ class Drift:
         before: the source schema to store before the ALTERs.
         after: the source schema to store with the batch.
         added: columns that the source lacked at the last batch, including renamed columns.
-        included: those of the added columns that the source had before but the spec excluded.
+        included: those added columns that the source already had, but that the spec excluded.
         excluded: columns of the last batch that the source still has but the spec now excludes.
         raw: the raw table's columns at the time of planning; None if there is no table.
     """
@@ -178,8 +177,8 @@ class Drift:
     def idle(self) -> SourceSchema:
         """The source schema to store if no row is appended.
 
-        It records that a column was excluded, even if no row is appended before the spec includes
-        the column again. The loader needs this record to fill the column then.
+        It keeps the record that a column was excluded. If the spec includes the column again, the
+        loader needs this record to fill the column.
         """
         pending = set(self.before.excluded) & set(self.after.columns)
         return self.before.exclude({*self.after.excluded, *pending})
@@ -212,9 +211,7 @@ class Drift:
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """Columns that another program has dropped. They are added again, but the old values are
-        lost.
-        """
+        """Columns that another program dropped. They are added again, but without old values."""
         return tuple(
             change.path[0]
             for change in self.alterations
@@ -249,7 +246,7 @@ def derive_drift(
 
     Args:
         raw: all columns of the raw table.
-        remembered: the source's stored schema as of the last batch; None if it was not stored.
+        remembered: the stored schema of the source at the last batch; None if there is none.
 
     Raises:
         TableError: if a change of a key or cursor column is rejected, if a type-specific column
@@ -417,7 +414,7 @@ def _notes(
 
 
 def _describe_changes(old: t.DataType, new: t.DataType, path: str) -> Iterator[str]:
-    """Yields a note for each change within a column, if the raw column itself can adopt it."""
+    """Yields a note for each change within a column that the raw column can adopt."""
     if isinstance(old, t.StructType) and isinstance(new, t.StructType):
         before = {field.name.lower(): field for field in old.fields}
         for field in new.fields:
@@ -449,7 +446,7 @@ def conform(rows: DataFrame, mappings: Sequence[ColumnMapping], where: str) -> D
     """Casts and renames the source's columns to the raw table's columns.
 
     Args:
-        rows: rows with the source's columns and the ``_cq_`` columns. The latter are not changed.
+        rows: rows with the source's columns and the ``_cq_`` columns, which stay unchanged.
 
     Raises:
         TableError: if a column's type differs from the type that the source described earlier.

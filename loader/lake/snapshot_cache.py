@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 _MAX_TABLES = 32
-"""The maximum number of cached tables. A process rarely writes to more than two tables."""
+"""The maximum number of cached tables. A process rarely writes to more than two of them."""
 
 _changing = threading.Lock()
 _tables: OrderedDict[str, tuple[int | None, dict[Any, Any]]] = OrderedDict()
@@ -40,11 +40,11 @@ def append_and_note(
 ) -> None:
     """Appends to a table and updates the table's cache for the new snapshot.
 
-    If another process has written to the table concurrently, the cache is not updated.
+    If another process writes to the table concurrently, the cache is not updated.
 
     Args:
         handle: Iceberg's newly loaded handle for the table; `write` commits through it.
-        note: a function that adds the appended values to the cache.
+        note: adds the appended values to the cache.
     """
     before, cache = _current(handle), dict(get_cache(handle))
     write()

@@ -2,10 +2,11 @@
 
 The schema is stored in a property of the raw table. It cannot be derived from the raw table's
 columns, because the raw table keeps columns that the source has dropped, and has type-specific
-columns that the source never had. The notes on schema changes in the ledger describe the
-differences between this property and the current source. The commit that publishes a batch contains
-both the property and the ledger row with the notes. Therefore the two are always consistent, and no
-change is noted twice.
+columns that the source never had.
+
+The notes on schema changes in the ledger describe the differences between this property and the
+current source. One commit publishes a batch, this property and the ledger row with the notes. So
+the property and the notes are always consistent, and no change is noted twice.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ def read_source_schema(
 ) -> SourceSchema | None:
     """Reads a source's stored schema from a raw table's properties. Returns None if there is none.
 
-    Before a source's first batch in a shared table, the first source's schema is returned. In a
-    shared table, the result includes the type-specific columns of all sources.
+    Before a source's first batch in a shared table, returns the schema of the source that created
+    the table. In a shared table, the result includes the type-specific columns of all sources.
 
     Raises:
         TableError: if this loader did not write the property.
@@ -98,10 +99,10 @@ class SourceSchema:
 
     @classmethod
     def derive(cls, raw: t.StructType, source: t.StructType) -> SourceSchema:
-        """Derives a source schema from the raw table, for use if no schema is stored.
+        """Derives a source schema from the raw table, if no schema is stored.
 
-        If a raw column can store the current type of the source's column, that type is assumed to
-        be unchanged.
+        If a raw column can store the current type of the source's column, the source's type is
+        assumed to be unchanged.
         """
         now = {field.name.lower(): field for field in source.fields}
         fields = []

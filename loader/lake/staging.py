@@ -1,8 +1,8 @@
 """Stages batches invisibly and then publishes them atomically (write-audit-publish).
 
 A batch is first written as a staged Iceberg snapshot, which is invisible to readers. One metadata
-commit publishes it. The batch number is the ``wap.id``. Iceberg refuses to publish the same number
-twice, even from another machine.
+commit publishes it. The batch number is the ``wap.id``. Iceberg refuses to publish a number twice,
+even from another machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from loader.rows.version_order import quote_name
 from loader.spark import local_files
 
 LATE_COMMIT = 600.0
-"""How many seconds a REST server may take to apply a commit whose client lost the connection."""
+"""A REST server may apply a commit this many seconds after the client lost the connection."""
 
 
 def stage_batch(
@@ -85,7 +85,7 @@ def publish_batch(
     """Makes a staged batch visible in one commit.
 
     Args:
-        properties: properties of the table to set in the same commit.
+        properties: table properties to set in this commit.
 
     Raises:
         TableError: if the batch number was already published.
@@ -114,8 +114,8 @@ def discard_staged(lake: Lake, table: str, snapshot_id: int | None = None) -> in
     """Deletes unpublished staged batches and their files. Returns the number of batches.
 
     If a run loses its connection to a REST server, its batch may still be published later, because
-    the server may only have been slow. A REST server removes a snapshot even if it was published
-    in the meantime (see :mod:`loader.lake.catalog_lock_store`). Therefore other runs' batches in a
+    the server may only have been slow. A REST server removes a snapshot even if it was published in
+    the meantime (see :mod:`loader.lake.catalog_lock_store`). Therefore other runs' batches in a
     REST catalog are deleted only after :data:`LATE_COMMIT` seconds, or by ``loader compact`` if
     another batch was published first. Until then such a batch does no harm, because a batch number
     can be published only once.
@@ -133,8 +133,7 @@ def discard_staged(lake: Lake, table: str, snapshot_id: int | None = None) -> in
         published = _list_published(handle)
         orphans = [each for each in orphans if each not in published]
     if orphans:
-        # With any other age, Iceberg would also expire old snapshots as the table's properties
-        # specify.
+        # By default, Iceberg would also expire the snapshots that the table's properties specify.
         expiry = handle.expireSnapshots().expireOlderThan(0)
         for orphan in orphans:
             expiry = expiry.expireSnapshotId(orphan)
@@ -143,7 +142,6 @@ def discard_staged(lake: Lake, table: str, snapshot_id: int | None = None) -> in
 
 
 def _describe_operations(handle: Any) -> str:
-    """Returns the name of the Java class that commits changes to a table."""
     return str(handle.operations().getClass().getName())
 
 
@@ -156,7 +154,7 @@ def _newest_first(handle: Any) -> Iterator[Any]:
 def _list_recently_staged(handle: Any) -> Iterator[int]:
     """Yields the snapshots that were staged after the newest published batch.
 
-    There are no earlier ones, because the run that staged the newest batch discarded them.
+    Earlier staged snapshots do not exist, because the newest batch's run discarded them.
     """
     newest = handle.currentSnapshot()
     while newest is not None and batch_of(newest) is None:
@@ -175,7 +173,7 @@ def _list_recently_staged(handle: Any) -> Iterator[int]:
 def _list_published(handle: Any) -> set[int]:
     """Returns the published snapshots and the staged snapshots that they were published from.
 
-    The snapshots of all branches and tags are published, and so are their ancestors. A tagged
+    The published snapshots are those of all branches and tags, with their ancestors. A tagged
     snapshot may be older than all snapshots that remain in its branch.
     """
     published: set[int] = set()

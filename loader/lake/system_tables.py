@@ -1,6 +1,6 @@
 """Creates, alters and appends to system tables, which contain the loader's state and ledger.
 
-If a system table is damaged, the error names the system table, not the table that is being synced.
+If a system table is damaged, the error names it and not the table that is being synced.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ PREFIX = "_cq_"
 """The prefix of system tables. Raw tables cannot have this prefix."""
 
 STATES = "_cq_plugin_state"
-"""The append-only table with the state of the programs that push tables into the lake."""
+"""The append-only table with the states of programs that push tables into the lake."""
 
 
 RECONCILED = "_cq_reconciled"
 """The append-only table of past comparisons (:mod:`loader.reconcile.history`)."""
 
 HAS_UNREPAIRED = "(not repaired and missed_updates + missed_rows + missed_deletes > 0)"
-"""An SQL condition on rows of this table: the row has differences that were not repaired."""
+"""An SQL condition on rows of :data:`RECONCILED` with differences that were not repaired."""
 
 
 class InLake(Protocol):
@@ -91,7 +91,7 @@ def report_damage(lake: Lake, table: str, remedy: str) -> Iterator[None]:
 def reports_damage(
     table: str, remedy: str
 ) -> Callable[[Callable[Concatenate[Owner, Given], Result]], Callable[..., Result]]:
-    """Returns a decorator for methods that applies :func:`report_damage`."""
+    """Returns a decorator that applies :func:`report_damage` to a method."""
 
     def decorated(
         method: Callable[Concatenate[Owner, Given], Result],
@@ -160,8 +160,8 @@ def append_rows(
     Args:
         rows: the values of each row, keyed by column; see
             :meth:`loader.lake.iceberg_rows.Records.append`.
-        note: a function that adds the rows to the table's cache
-            (:mod:`loader.lake.snapshot_cache`); None if the table has no cache.
+        note: adds the rows to the table's cache (:mod:`loader.lake.snapshot_cache`); None if the
+            table has no cache.
     """
     with _lock_for_append(lake, table):
         records = lake.records(table)

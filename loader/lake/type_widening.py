@@ -44,7 +44,7 @@ _HELD: dict[type[t.DataType], tuple[type[t.DataType], ...]] = {
 def bare(data_type: t.DataType) -> t.DataType:
     """Removes nullability, metadata and string lengths from a type.
 
-    A change in one of these does not count as a schema change.
+    A change in one of these is not a schema change.
     """
     if isinstance(data_type, t.StructType):
         return t.StructType([t.StructField(f.name, bare(f.dataType)) for f in data_type.fields])
@@ -74,7 +74,7 @@ def raw_type(data_type: t.DataType) -> t.DataType:
 
 
 def find_wider_type(raw: t.DataType, source: t.DataType) -> t.DataType | None:
-    """Returns the type that a raw column needs to store values of a source's type as well.
+    """Returns the type that a raw column needs to store values of a source's type, too.
 
     Returns `raw` itself if it can already store values of `source`. Returns None if Iceberg cannot
     widen the column in place. Struct fields are matched by case-insensitive name.
@@ -95,7 +95,7 @@ def find_wider_type(raw: t.DataType, source: t.DataType) -> t.DataType | None:
 
 
 def holds(raw: t.DataType, source: t.DataType) -> bool:
-    """Returns whether a raw column can store every value of type `source` without being widened."""
+    """Returns whether a raw column can store every `source` value without being widened."""
     return find_wider_type(raw, source) == bare(raw)
 
 
