@@ -29,7 +29,7 @@ class StoreLocation:
 
     Attributes:
         table: the value of ``backend_options.table_name``.
-        folder: the spec's folder. Relative paths are resolved against it.
+        folder: the spec's folder, which relative paths refer to.
         where: the document and key in the spec, for error messages.
     """
 
@@ -39,7 +39,7 @@ class StoreLocation:
 
 
 def _ignore_warning(text: str) -> None:
-    """Ignores a warning."""
+    """Does nothing."""
 
 
 class StateBackend(ABC):
@@ -94,10 +94,10 @@ class StateBackend(ABC):
         """
 
     def latest(self, key: str) -> list[StateRow]:
-        """Returns the rows of a key's highest version. Usually this is one row.
+        """Returns the rows of a key's highest version: one row, or several if two writers wrote it.
 
-        There are several rows if two writers wrote the same version. Override this method if the
-        store can find these rows without reading all versions of the key.
+        Override this method if the store can find these rows without reading all versions of the
+        key.
         """
         rows = self.rows(key)
         return [row for row in rows if row.version == rows[0].version]
@@ -109,7 +109,7 @@ class StateBackend(ABC):
             warn: called with a warning if the highest version has several values.
 
         Raises:
-            StateError: if the values differ and none is safer than the others.
+            StateError: if the highest version has several values and none is the safest.
         """
         return choose_effective_row(self.latest(key), warn)
 
@@ -127,7 +127,7 @@ class StateBackend(ABC):
         Returns the new row, or None if the state is unchanged.
 
         Raises:
-            NewerStateError: if a newer loader has written the highest version.
+            NewerStateError: if a newer loader wrote the highest version.
         """
         row = self.build_next_rows({key: state})[key]
         if isinstance(row, Exception):
@@ -139,10 +139,7 @@ class StateBackend(ABC):
     def build_next_rows(
         self, states: Mapping[str, TableState]
     ) -> dict[str, StateRow | StateError | None]:
-        """Returns the next row of each key, or an error.
-
-        The result for a key is None if its state is unchanged.
-        """
+        """Returns the next row of each key, None if its state is unchanged, or an error."""
         stored = self.latest_by_key(list(states))
         results: dict[str, StateRow | StateError | None] = {}
         for key, state in states.items():
@@ -169,7 +166,7 @@ class StateBackend(ABC):
         return results
 
     def latest_by_key(self, keys: Sequence[str]) -> dict[str, list[StateRow] | StateError]:
-        """Returns, for each key, the rows that :meth:`latest` returned or the error that it raised.
+        """Returns the rows or the error of :meth:`latest` for each key.
 
         Override this method if the store can read many keys at once.
         """
@@ -194,7 +191,7 @@ class StateBackend(ABC):
 def choose_effective_state(
     key: str, rows: Sequence[StateRow], warn: Callable[[str], None] = _ignore_warning
 ) -> TableState | None:
-    """Chooses, among the rows of a key's highest version, the state that is in effect.
+    """Chooses the state that is in effect among the rows of a key's highest version.
 
     Raises:
         StateError: see :meth:`StateBackend.read`.
@@ -204,7 +201,7 @@ def choose_effective_state(
 
 
 def build_second_writer_error(row: StateRow, where: str) -> StateError:
-    """Returns the error for a writer whose version another writer has already written."""
+    """Returns the error for a version that another writer has already written."""
     return StateError(
         f"version {row.version} of {row.key} exists already: another run has written it",
         where=where,

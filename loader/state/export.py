@@ -65,10 +65,10 @@ def _parse_row(read: Any) -> StateRow:
 
 
 def choose_rows(state: StateBackend, key: str, rows: list[StateRow], force: bool) -> list[StateRow]:
-    """Returns those rows of a key that are to be imported.
+    """Returns the rows of a key to import.
 
     Raises:
-        StateError: if the backend has a different value whose version is the same or newer.
+        StateError: if the backend has a different value of the same or a newer version.
     """
     latest = [row for row in rows if row.version == rows[-1].version]
     newest = choose_effective_row(latest, _ignore_warning)
@@ -91,4 +91,4 @@ def choose_rows(state: StateBackend, key: str, rows: list[StateRow], force: bool
 
 
 def _ignore_warning(text: str) -> None:
-    """Ignores warnings about conflicting versions, because all versions of a file are imported."""
+    """Does nothing, because conflicting versions in a file are all imported."""

@@ -25,8 +25,8 @@ from loader.state.value import format_time, parse_time
 
 SCHEMA = "key string, value string, version bigint, updated_at timestamp"
 _COLUMNS = ("key", "value", "version", "updated_at")
-# Each sync adds a file until the table is compacted. If there are more files than this, a Spark job
-# reads them, because it reads files in parallel.
+# Each sync adds a file until the table is compacted. If there are more files than this, Spark reads
+# the table, because it reads files in parallel.
 _FEW = 500
 # If there are at least this many keys, the table is read once instead of once per key.
 _MANY = 4
@@ -40,7 +40,6 @@ class LakeState(StateBackend):
     (:func:`loader.state.value.choose_effective_row`).
 
     Args:
-        lake: the lake that contains the table.
         table: the table's name (``backend_options.table_name``).
     """
 
@@ -150,7 +149,6 @@ class LakeState(StateBackend):
                 raise build_second_writer_error(row, self.where)
 
     def _query_latest(self, keys: Sequence[str]) -> dict[str, list[StateRow] | StateError]:
-        """Returns the rows of each key's highest version in one query."""
         rows = self._query(
             f"""
             with ranked as (
@@ -201,7 +199,7 @@ class LakeState(StateBackend):
 
 
 def _newest(rows: Iterable[StateRow]) -> list[StateRow]:
-    """Returns the rows of the highest version. The row that was written last comes first."""
+    """Returns the rows of the highest version, last written first."""
     all_rows = list(rows)
     newest = max((row.version for row in all_rows), default=0)
     highest = [row for row in all_rows if row.version == newest]

@@ -20,18 +20,18 @@ from loader.state import StateBackend, StateRow, build_second_writer_error
 from loader.state.value import format_time, parse_time
 
 _MAX_BYTES = 1 << 30
-"""The maximum size of a file in bytes. Versions are usually pruned long before this size."""
+"""The maximum size of a file in bytes. Pruning usually keeps files far smaller."""
 _FILE_NAME = re.compile(r"[a-z0-9._-]*-[0-9a-f]{32}\.json")
 
 
 class LocalState(StateBackend):
     """A state backend that stores a file ``{"key": …, "versions": [{…}, …]}`` for each key.
 
-    Files are replaced atomically. A new file is written, flushed to disk and renamed, so a crash
-    leaves either the old or the new file. File names end in a hash of the key. Without the hash,
-    keys that differ only in case, in slashes or at the end of a long name could share a file.
+    Files are replaced atomically: a new file is written, flushed to disk and renamed. File names
+    end in a hash of the key. Otherwise keys that differ only in case, in slashes or at the end of a
+    long name could share a file.
 
-    The folder must be persistent, so it must be mounted if the loader runs in a container.
+    If the loader runs in a container, the folder must be mounted, so that it is persistent.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -45,7 +45,7 @@ class LocalState(StateBackend):
                 if not _FILE_NAME.fullmatch(path.name):
                     raise self._build_foreign_error(path)
             with tempfile.TemporaryFile(dir=self.folder):
-                pass  # A new file shows, before the data commit, whether the folder is writable.
+                pass  # raises an error before the data commit if the folder is not writable
 
     def rows(self, key: str | None = None) -> list[StateRow]:
         with self._translate_errors():

@@ -25,7 +25,7 @@ def open_state(
     """Returns the state backend of a source. Does not open a connection.
 
     Args:
-        open_lake: a function that returns the lake of a destination with ``path: spark``.
+        open_lake: returns the lake of a destination with ``path: spark``.
 
     Raises:
         SpecError: if a package is missing or the backend's options are wrong.

@@ -36,8 +36,8 @@ class RedisState(StateBackend):
     """A state backend in Redis.
 
     The rows of each key are in a sorted set ``<table_name>:<key>``. The set ``<table_name>``
-    contains the keys. A member of a sorted set is a JSON string
-    ``{"updated_at": …, "value": …, "version": …}``.
+    contains the keys. A member of a sorted set is a JSON string ``{"updated_at": …, "value": …,
+    "version": …}``.
 
     The guarantees against missing and duplicate rows do not depend on Redis persistence. The data
     commit contains the state, so the next run restores states that Redis loses in a crash or a
@@ -46,8 +46,8 @@ class RedisState(StateBackend):
     (``loader state set``) can be lost if Redis crashes within a second of it. State must not be
     evicted, so ``maxmemory-policy`` must be ``noeviction`` or one of the ``volatile-`` policies.
 
-    A single server or a failover pair is supported. Redis Cluster is not supported, because a
-    script cannot access several slots there.
+    A single server or a failover pair is supported. Redis Cluster is not supported, because its
+    scripts cannot access several slots.
     """
 
     options_model = StateStoreOptions

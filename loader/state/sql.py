@@ -30,11 +30,11 @@ class SqlState(StateBackend):
 
     If the loader creates the table, its primary key is (key, version), so a version cannot be
     written twice. A table that another tool created may lack this key, have null versions, or lack
-    `updated_at`. Such a table is used as it is. If a version has several rows, the loader chooses
-    one of them when it reads the state.
+    `updated_at`. The loader uses such a table without altering it. If a version has several rows,
+    the loader chooses one of them when it reads the state.
 
-    Each operation opens a new connection. A sync may take hours, and servers and firewalls close
-    idle connections.
+    Each operation opens a new connection, because a sync may take hours, and servers and firewalls
+    close idle connections.
     """
 
     options_model = StateStoreOptions
@@ -71,7 +71,7 @@ class SqlState(StateBackend):
                 self._table.create(connection, checkfirst=False)
         except SQLAlchemyError as problem:
             with self._connect() as connection:
-                # If there are columns, another process has created the table.
+                # If there are columns, another process created the table.
                 if self._read_columns(connection) is None:
                     raise self._translate_error(problem) from problem
 
@@ -159,11 +159,7 @@ class SqlState(StateBackend):
         return sorted(rows, key=lambda row: (row.key, -row.version))
 
     def _read_columns(self, connection: sa.Connection) -> set[str] | None:
-        """Returns the table's columns, or None if the table does not exist.
-
-        Raises:
-            StateError: if the table lacks a required column.
-        """
+        """Returns the table's columns, or None if the table does not exist."""
         inspector = sa.inspect(connection)
         if not inspector.has_table(self.location.table):
             return None
@@ -202,7 +198,6 @@ class SqlState(StateBackend):
 
 
 def _is_deadlock(problem: BaseException | None) -> bool:
-    """Returns whether the database aborted a transaction because of a deadlock."""
     origin = getattr(problem, "orig", None)
     code = next(iter(getattr(origin, "args", ())), None)
     return code == 1213 or getattr(origin, "sqlstate", None) == "40P01"
@@ -218,8 +213,7 @@ def _create_engine(text: str, location: StoreLocation) -> sa.Engine:
     """Creates an engine from a connection string in CloudQuery, libpq or SQLAlchemy format.
 
     Raises:
-        SpecError: if the string has another format, or if it specifies an in-memory SQLite
-            database.
+        SpecError: if the string has another format or specifies an in-memory SQLite database.
         ModuleNotFoundError: if the database's driver is not installed.
     """
     arguments: dict[str, Any] = {}

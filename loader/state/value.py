@@ -16,15 +16,15 @@ from loader.spec.redaction import excerpt
 FORMAT = 1
 """The highest format of state values that this loader can read.
 
-Values that lack `format` have format 1. A later version of the loader that changes the meaning of
-values will write a higher number. This version rejects such values.
+Values without `format` have format 1. A later loader that changes the meaning of values writes a
+higher format, which this loader rejects.
 """
 
 LARGEST = 2**62
 """The highest valid version, batch or generation. The next number still fits in 64 bits."""
 
 MIXED = "mixed"
-"""The selection to store if the batches of the raw table have different selections."""
+"""The selection to store if batches of the raw table have different selections."""
 
 _RESET = "reset "
 """The prefix that `loader state reset` adds to the selection in a state."""
@@ -37,8 +37,7 @@ class StateRow:
     """One stored version of a key.
 
     Attributes:
-        version: the version, which increases by 1 with each change. 0 if another tool's table
-            contains a null.
+        version: increases by 1 with each change; 0 if another tool stored a null.
         updated_at: the time at which the row was written, as a string in UTC; None if the store
             does not record times.
     """
@@ -54,13 +53,11 @@ class TableState:
     """The content of a state value, mainly the cursor and the batch.
 
     Attributes:
-        batch: the newest batch. Its rows are included in the cursor.
+        batch: the newest batch, whose rows the cursor includes.
         generation: the newest generation. New rows are appended in this generation or in the key's
             generation (:func:`loader.rows.version_order.assign_generation`).
-        base: the generation of the newest full read, if later generations overrode cursors; None if
-            it equals `generation`.
+        base: the generation of the newest full read; None if it equals `generation`.
         cursor: the cursor; None if there is no cursor column, or if no row has had a cursor so far.
-        cursor_field: the cursor column.
         mark: the connector's opaque state at this cursor, such as PostgreSQL's open transactions.
         backfill: the progress of an unfinished backfill. It has the entries `from`, `to`,
             `done_to`, and `to_cursor` (whether `to` is the stored cursor).
@@ -72,7 +69,7 @@ class TableState:
         masks: the masks of the raw table's columns, and the id of the key that the masks use; see
             :mod:`loader.sync.mask_changes`.
         table_id: the id of the raw table to which the state belongs
-            (:data:`loader.lake.raw_table.IDENTITY`); None if an older loader wrote the state. This
+            (:data:`loader.lake.raw_table.IDENTITY`); None if an older loader wrote the state. The
             id is ignored when states are compared.
     """
 
@@ -89,7 +86,7 @@ class TableState:
     table_id: str | None = field(default=None, compare=False)
 
     def to_json(self) -> str:
-        """Formats the state as JSON. The keys are sorted, and the cursor is a string."""
+        """Formats the state as JSON with sorted keys."""
         value: dict[str, Any] = {
             "batch": self.batch,
             "cursor": self.cursor.text if self.cursor else None,
@@ -118,9 +115,9 @@ class TableState:
         """Parses a stored value.
 
         Raises:
-            NewerStateError: if a newer loader has written the value.
-            StateError: if this loader has not written the value. If the value were ignored, all
-                rows would be reread. If the cursor were guessed, rows could be skipped.
+            NewerStateError: if a newer loader wrote the value.
+            StateError: if this loader did not write the value. Ignoring it would reread all rows,
+                and guessing the cursor could skip rows.
         """
         try:
             value: Any = json.loads(text)
@@ -173,11 +170,10 @@ class TableState:
 
     @staticmethod
     def refuse_newer(text: str, key: str) -> None:
-        """Rejects a value that a newer loader has written. Ignores other invalid values.
+        """Rejects a value that a newer loader wrote. Ignores other invalid values.
 
         Raises:
-            NewerStateError: if a newer loader has written the value. Overwriting it could lose
-                content.
+            NewerStateError: if a newer loader wrote the value. Overwriting it could lose content.
         """
         try:
             value: Any = json.loads(text)
@@ -188,18 +184,14 @@ class TableState:
             _check_format(format_, key)
 
     def move_cursor(self, cursor: Cursor | None, field: str | None) -> TableState:
-        """Returns a copy with another cursor.
-
-        The old cursor's checkpoint and digest are removed.
-        """
+        """Returns a copy with another cursor, without the old cursor's checkpoint and digest."""
         return replace(self, cursor=cursor, cursor_field=field, mark=None, boundary=None)
 
     def start_over(self) -> TableState:
         """Returns a copy without a cursor, so that the next sync reads all rows.
 
-        If the spec selects rows with a filter or a query, the copy records the reset. Otherwise, in
-        a table with a key, rows that have stopped matching since the last sync would never become
-        tombstones.
+        If the spec selects rows with a filter or a query, the copy records the reset. Without this
+        record, rows that no longer match the filter would never become tombstones.
         """
         selection = self.selection
         if selection and not selection.startswith(_RESET):
@@ -215,7 +207,7 @@ class TableState:
 
         The checkpoint is kept unless the new cursor skips rows, because transactions that were open
         at the last sync may still commit rows. A kept checkpoint records that a user set the
-        cursor. This matters if the source was replaced.
+        cursor, which matters if the source is replaced.
         """
         moved = self.move_cursor(cursor, self.cursor_field)
         if self.mark is None or self.cursor is None:
@@ -228,11 +220,11 @@ class TableState:
 
 
 def choose_effective_row(rows: Sequence[StateRow], warn: Callable[[str], None]) -> StateRow | None:
-    """Chooses, among the rows of a key's highest version, the row that is in effect.
+    """Chooses the row that is in effect among the rows of a key's highest version.
 
-    Returns None if there are no rows. If values differ, the safest one is chosen. This is the value
-    with the lowest batch, because the next run updates it from the data. If the batches are equal,
-    it is the value with the lowest cursor, because it causes the most rows to be reread.
+    Returns None if there are no rows. If values differ, chooses the value with the lowest batch,
+    because the next run updates it from the data. If batches are equal, chooses the value with the
+    lowest cursor, because it skips no rows.
 
     Args:
         warn: called with a warning if values differ.
@@ -268,10 +260,8 @@ def _order_by_cursor(
 ) -> Callable[[tuple[TableState, StateRow]], Any]:
     """Returns a sort key that orders states of the same batch by their cursors.
 
-    Raises:
-        StateError: if the states cannot be ordered. For example, the cursors may be from different
-            columns, or they may be strings, which only the database can order. Or they may be equal
-            although the checkpoints or generations differ.
+    Raises a StateError if they cannot be ordered. For example, the cursors may be from different
+    columns, or they may be strings, which only the database can order.
     """
     cursors = [state.cursor for state in states if state.cursor]
     kinds = {(s.cursor_field, s.cursor.type) for s in states if s.cursor}
@@ -290,10 +280,10 @@ def _order_by_cursor(
 
 
 def parse_time(text: str | None) -> dt.datetime:
-    """Parses a row's time. Returns the current time if the text is None.
+    """Parses a row's time. Returns the current time if `text` is None.
 
     Raises:
-        ValueError: if the text is not an ISO time.
+        ValueError: if `text` is not an ISO time.
     """
     if text is None:
         return dt.datetime.now(dt.timezone.utc)
