@@ -38,7 +38,7 @@ from loader.spec.entry_points import list_plugins, name_package
 from loader.spec.redaction import redact_foreign
 
 GROUP = "strandline.commands"
-"""Entry-point group of the plug-ins' click commands. Each is imported only when it is used."""
+"""The entry-point group of plug-ins' click commands. A command is imported on first use."""
 
 
 class _Commands(click.Group):

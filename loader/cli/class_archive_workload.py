@@ -1,4 +1,4 @@
-"""Workload for recording Java's class archive: two small syncs and the SQL of a build.
+"""Workload for recording Java's class archive: small syncs and the SQL of a build.
 
 :mod:`loader.spark.class_archive` runs ``python -m loader.cli.class_archive_workload FOLDER`` in a
 new process and folder. The archive contains the classes that this workload loads, so the workload
@@ -105,7 +105,7 @@ _BUILD = (
 
 
 def main(folder: Path) -> None:
-    """Syncs twice, runs the SQL of a build, and waits until the JVM exits."""
+    """Syncs, runs the SQL of a build, and waits until the JVM exits."""
     (folder / "loader.yml").write_text(_SPEC)
     (folder / "drop" / "events").mkdir(parents=True)
     (folder / "drop" / "events" / "one.csv").write_text("id,name\n1,first\n2,second\n")

@@ -166,8 +166,8 @@ def _compact_tables(
 
         def list_readers() -> list[Dependent]:
             nonlocal listed
-            # Other processes may build models during compaction, so their list is read for each
-            # table. A dry run reads the list only once.
+            # Other processes may build models during compaction, so the list of models is read
+            # again for each table, except in a dry run.
             if listed is None or not upkeep.dry_run:
                 try:
                     listed = find_dependents(lake, known_raw)
@@ -223,9 +223,8 @@ def _plan_raw_tables(
 ) -> tuple[dict[tuple[str, str], Raw], list[LoaderError], set[str]]:
     """Plans the spec's tables to find their keys.
 
-    Returns:
-        The raw tables by source and lake table, the errors, and the names of the sources that could
-        not be described at all.
+    Returns the raw tables by source and lake table, the errors, and the names of unreadable
+    sources.
     """
     from loader.maintenance.compaction import Raw
 

@@ -1,6 +1,6 @@
 """Completes the names of sources and tables in a shell, and defines the ``--select`` option.
 
-The names come from the text of the spec, because reading a database or the lake would take seconds.
+The names come from the spec's file, because reading a database or the lake would take seconds.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import click
 
 
 def complete_sources(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """Returns the spec's sources whose names begin with the typed text (a click callback)."""
+    """Returns the spec's sources whose names start with the typed text (a click callback)."""
     return [name for name in dict(_list_sources(ctx)) if name.startswith(incomplete)]
 
 
 def complete_tables(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Returns the spec's tables, such as ``shop.orders``, that begin with the typed text.
+    """Returns the spec's tables, such as ``shop.orders``, that start with the typed text.
 
-    This is a click callback. Options that accept patterns also complete to ``shop.*``. A table that
-    only a pattern in the spec matches is not found, because the spec does not contain its name.
+    This is a click callback. Options that accept patterns also complete to ``shop.*``. Tables that
+    the spec selects only by a pattern are not found, because the spec does not contain their names.
     """
     names: dict[str, None] = {}
     for source, spec in _list_sources(ctx):
@@ -54,7 +54,6 @@ def _list_sources(ctx: click.Context) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _is_literal(name: str) -> bool:
-    """Returns whether a name contains no variable, no reference and no wildcard."""
     return not any(part in name for part in ("$", "@@", "*", "?", "["))
 
 

@@ -1,6 +1,6 @@
 """Console output of all commands: human-readable tables and progress, or JSON lines for programs.
 
-Also reports steps that take more than a few seconds, and standard streams that are not writable.
+Also reports slow steps, and standard streams that are not writable.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ Event = Mapping[str, Any]
 """An event, with the same keys as a JSON line of ``loader --log-format json``."""
 _CLOSED = "it is closed"
 _UNLIMITED_WIDTH = 10_000
-# Characters that are escaped, because a source's names and error messages are not trusted: control
-# characters, invisible characters (Unicode category Cf), characters that change the direction of
-# text, line breaks other than \n, and lone surrogates.
+# These characters are escaped, because a source's names and error messages are not trusted. They
+# are control characters, invisible characters (Unicode category Cf), characters that change the
+# direction of text, line breaks other than \n, and lone surrogates.
 _CONTROL_CHARACTERS = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u070f\u115f\u1160\u180e\u200b-\u200f\u2028-\u202e"
     r"\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\ud800-\udfff\U0001bca0-\U0001bca3"
@@ -101,15 +101,14 @@ class Output:
         """Prints the step that the command is waiting for.
 
         Args:
-            facts: the progress of a table, with the keys of the JSON event. Empty for other steps,
-                which JSON output omits.
+            facts: the progress of a table, with the keys of the JSON event. For other steps, it is
+                empty, and JSON output omits the step.
         """
         if self.json and not facts:
             return
         self.event("progress", text, **facts)
 
     def warning(self, text: str, **facts: Any) -> None:
-        """Prints a warning."""
         if self.quiet:
             return
         if self.json:
@@ -229,7 +228,7 @@ class Output:
 class EventOutput(Output):
     """Passes events to a function, one at a time, and prints nothing.
 
-    The ``loader`` logger receives the warnings and lines that the command line would have printed.
+    The ``loader`` logger receives the warnings and lines that the command line would print.
 
     Args:
         on_event: the function. If it raises an exception, the exception is only logged.
@@ -270,13 +269,11 @@ class ConnectorLogHandler(logging.Handler):
         self._output = output
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Prints a log record."""
         text = record.getMessage()
         self._output.event("said", text, text=text)
 
     @contextmanager
     def attached(self) -> Iterator[None]:
-        """Attaches the handler while a command runs."""
         program = logging.getLogger("loader.program")
         program.addHandler(self)
         program.setLevel(logging.DEBUG)
@@ -394,7 +391,7 @@ def _is_broken_pipe(error: Exception) -> bool:
 
 
 def discard(stream: Any) -> None:
-    """Redirects a stream to /dev/null, because Python would fail to flush its buffer at exit."""
+    """Redirects a stream to /dev/null, so that Python does not fail to flush it at exit."""
     with suppress(OSError, ValueError):
         devnull = os.open(os.devnull, os.O_WRONLY)
         try:

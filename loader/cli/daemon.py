@@ -24,23 +24,19 @@ from loader.sync.runner import Outcome
 
 _LONGEST_PAUSE = 300.0
 _REDACTED_SPECS = 4
-"""The number of spec versions whose secrets are redacted. Errors may still quote old secrets."""
+"""The number of spec versions whose secrets are redacted, because errors may quote old secrets."""
 
 
 def backoff_seconds(failures: int, every: float) -> float:
     """Returns the pause after consecutive failures: one interval, then two, four and so on.
 
-    The maximum is five minutes, or one interval if that is longer.
+    The maximum is five minutes, or one interval if it is longer.
     """
     return float(min(every * 2 ** min(failures - 1, 30), max(every, _LONGEST_PAUSE)))
 
 
 class _NewWarnings:
-    """A listener that prints a warning only if the previous round did not report it.
-
-    Attributes:
-        phases: the last phase of each table in this round.
-    """
+    """A listener that prints only warnings that the previous round did not report."""
 
     def __init__(self, settings: Settings) -> None:
         self.output = settings.output
@@ -63,7 +59,7 @@ class _NewWarnings:
 
 @dataclass
 class _Backoff:
-    """The consecutive failures of a source or of the build, and the time of the next retry.
+    """The consecutive failures of a source or of the build.
 
     Attributes:
         until: the monotonic time of the next retry.
@@ -74,7 +70,7 @@ class _Backoff:
     until: float = 0.0
 
     def add_failure(self, every: float) -> None:
-        """Counts a failure, and sets the end of the pause.
+        """Counts a failure, and sets the time of the next retry.
 
         The pause ends half an interval early, because rounds may start early.
         """
@@ -134,7 +130,7 @@ class Daemon:
     def _run_round(
         self, number: int, runs: RestartingRun, steps: Steps | None, times: RoundTimes
     ) -> None:
-        """Runs a round. Fills `times` at the end of the round, unless a signal has stopped it."""
+        """Runs a round. Fills `times` at its end, unless a signal stopped it."""
         began = time.monotonic()
         self._read_spec()
         if self.stopped.is_set():
@@ -183,7 +179,6 @@ class Daemon:
             self.request.reporter.report(self.pipeline, result, seconds)
 
     def _describe(self) -> str:
-        """Returns a description of the current round's activity."""
         if self._building:
             return "dbt build"
         finished = {outcome.table for outcome in self._outcomes}
@@ -216,11 +211,7 @@ class Daemon:
             self._spec_error = str(error)
 
     def _rebuild_pipeline(self, spec: Spec) -> Pipeline:
-        """Returns a pipeline for a changed spec, which uses the running Spark session.
-
-        Raises:
-            SpecError, TableError: if the spec is invalid, or needs other Spark settings.
-        """
+        """Returns a pipeline for a changed spec, with the running Spark session."""
         profile, known = profile_of(self.settings, spec), self.settings.profile
         if known is not None and (profile.name, profile.target, profile.conf) != (
             known.name,
@@ -271,7 +262,7 @@ class Daemon:
     def _report_changes(
         self, failed: dict[str, Outcome], outcomes: list[Outcome], is_complete: bool
     ) -> None:
-        """Reports new errors and recoveries. Does not repeat an error that is already reported."""
+        """Reports recoveries, and errors that are not already reported."""
         output = self.settings.output
         tried = {outcome.source for outcome in outcomes} | ({""} if is_complete else set())
         names = {source.name for source in self.pipeline.spec.sources} | {""}
@@ -308,7 +299,7 @@ class Daemon:
     def _build(self, outcomes: list[Outcome]) -> BuildResult | None:
         """Runs the build if rows were appended, or if it is time to retry a failed build.
 
-        Returns None if no build was due, or if a signal has interrupted the build.
+        Returns None if no build was due, or if a signal interrupted the build.
         """
         if self.request.build is None or self.stopped.is_set():
             return None
@@ -332,11 +323,7 @@ class Daemon:
         return result
 
     def _require_spark(self) -> None:
-        """Ends the daemon if Spark has stopped, because no round could succeed.
-
-        Raises:
-            TableError: if Spark has stopped.
-        """
+        """Raises a TableError if Spark has stopped, because no later round could succeed."""
         from py4j.protocol import Py4JError
 
         try:

@@ -1,4 +1,4 @@
-"""Parses database URLs on the command line, in the form that other programs also use."""
+"""Parses database URLs on the command line, such as ``postgresql://user@host/shop``."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from loader.spec.redaction import is_secret_key
 _URL_EXAMPLES = "postgresql://user@host:5432/shop, mysql://… or mariadb://…"
 _KINDS = {"postgresql": "PG", "postgres": "PG", "mysql": "MYSQL", "mariadb": "MYSQL"}
 _PASSWORDS = {"PG": "PGPASSWORD", "MYSQL": "MYSQL_PWD"}
-# Patterns for a host with an optional port, and for a database's name. They are strict, so that no
-# credentials reach the spec.
+# Match a host with an optional port, and a database's name. They are strict, so that no credentials
+# reach the spec.
 _HOST = re.compile(r"([\w.-]+|\[[0-9a-fA-F:.]+\])(:\d+)?", re.ASCII)
 _DATABASE = re.compile(r"/[\w.$ -]*")
 
@@ -26,7 +26,7 @@ class DatabaseUrl:
     Attributes:
         jdbc: the JDBC URL, without credentials.
         user: the account; empty if unknown.
-        password: the password; it is never written to a file.
+        password: the password, which is never written to a file.
         variable: the environment variable from which the spec reads the password.
 
     Example:
@@ -41,11 +41,11 @@ class DatabaseUrl:
 
     @classmethod
     def parse(cls, url: str, env: Mapping[str, str], where: str = "--from") -> DatabaseUrl:
-        """Parses a PostgreSQL, MariaDB or MySQL URL, which may begin with `jdbc:`.
+        """Parses a PostgreSQL, MariaDB or MySQL URL, which may start with `jdbc:`.
 
         Args:
-            env: the environment variables. If parts of a PostgreSQL URL are missing, PostgreSQL's
-                variables (PGHOST, PGUSER …) supply these parts.
+            env: the environment variables. PostgreSQL's variables (PGHOST, PGUSER …) supply the
+                missing parts of a PostgreSQL URL.
 
         Raises:
             SpecError: if `url` is not such a URL, or if it contains credentials other than the user

@@ -84,11 +84,7 @@ class Build:
         return self.project / (option or os.environ.get("DBT_TARGET_PATH") or "target")
 
     def check(self, profile: Profile) -> None:
-        """Refuses a build whose profile or target differs from the loader's.
-
-        Raises:
-            SpecError: if an option differs; the error names it.
-        """
+        """Raises a SpecError if the profile or target of the build differs from the loader's."""
         folder = _find_option_value(self.arguments, "--profiles-dir")
         if folder is not None and Path(folder).absolute() != profile.path.parent.absolute():
             raise SpecError(
@@ -169,7 +165,7 @@ class Build:
     def _has_selection_by_name(self) -> bool:
         """Returns whether it is an error if the arguments select no node.
 
-        With selectors such as `state:`, it is not an error: there may be nothing to build.
+        With selectors such as `state:`, it is not an error, because there may be nothing to build.
         """
         selections = [_find_option_value(self.arguments, option) for option in _SELECTIONS]
         return any(selections) and not any(map(_STATE_SELECTOR.search, self.arguments))
@@ -177,8 +173,8 @@ class Build:
     def command(self, output: Output, profile: Profile, folder: Path) -> list[str]:
         """Returns dbt's arguments.
 
-        Passes the profile and the target only if dbt would otherwise choose a different profile or
-        target. If an option differs from the previous build, dbt reparses the whole project.
+        Passes the profile and the target only if dbt would otherwise use different ones, because
+        dbt reparses the whole project if an option differs from the previous build.
         """
         # The loader's arguments come last, because dbt uses the last value of an option.
         command = ["build", *self.arguments, "--project-dir", str(self.project)]
@@ -232,9 +228,9 @@ def _set_pwd(folder: Path) -> Iterator[None]:
 def redact_log() -> Iterator[None]:
     """Removes secrets from dbt's output and log. dbt itself removes only `DBT_ENV_SECRET_*`.
 
-    Replaces dbt's function `env_scrubber` in both modules that use it. Also replaces dbt's
-    function that writes a line, which would compose and scrub each debug event, even if it does
-    not write debug events. With `--log-format json`, this would take a sixth of a build's time.
+    Replaces dbt's function `env_scrubber` in both modules that use it. Also replaces dbt's function
+    that writes a line. This function would compose and scrub debug events even if it does not write
+    them. With `--log-format json`, this would take a sixth of a build's time.
     """
     modules: list[Any] = [importlib.import_module(name) for name in _DBT_LOGGING]
     originals = [module.env_scrubber for module in modules]

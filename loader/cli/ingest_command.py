@@ -1,7 +1,7 @@
 """Interface for plug-in commands that push batches into a lake.
 
-A command is a click command in the entry-point group ``strandline.commands``, and gets the
-:class:`Settings` with ``@click.pass_obj``::
+A plug-in registers a click command in the entry-point group ``strandline.commands``. The command
+gets the :class:`Settings` with ``@click.pass_obj``::
 
     spec, lake = choose_lake(settings, destination)
     with open_ingest(settings, spec, lake, server.end) as ingest:
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 
 class _Warnings:
-    """A listener that prints only warnings, not progress."""
+    """A listener that prints warnings, but no progress."""
 
     def __init__(self, settings: Settings) -> None:
         self._output = settings.output
 
     def report_phase(self, table: str, phase: str, rows: int | None) -> None:
-        """Ignores the phase."""
+        """Does nothing."""
 
     def warn(self, table: str, text: str) -> None:
         self._output.warning(f"{table}: {text}", table=table)

@@ -104,7 +104,7 @@ def init_from_database(settings: Settings, text: str, target: str = "embedded") 
 
 
 def render_spec(url: DatabaseUrl, tables: Sequence[str] = (), options: Sequence[str] = ()) -> str:
-    """Returns the text of a spec.
+    """Returns a spec as YAML.
 
     Args:
         tables: the lines of the `tables` list; empty means all tables.
@@ -144,7 +144,7 @@ def render_spec(url: DatabaseUrl, tables: Sequence[str] = (), options: Sequence[
 
 
 def describe_tables(source: Source) -> tuple[list[str], list[str]]:
-    """Returns the lines of a spec's `tables` and `table_options`. Comments explain the choices."""
+    """Returns the lines of a spec's `tables` and `table_options`, with comments on the choices."""
     from contextlib import nullcontext
 
     from loader.sync.table_selection import describe_tables
@@ -191,10 +191,7 @@ def _choose_cursor(source: Source, table: SourceTable) -> tuple[str, str]:
 
 
 def _can_be_written(name: str) -> bool:
-    """Returns whether a spec would read a name literally.
-
-    It would not if the name contains a variable, a reference or a wildcard.
-    """
+    """Returns whether a name contains no variable, reference or wildcard that a spec expands."""
     return name.isprintable() and "$" not in name and "@@" not in name and not is_wildcard(name)
 
 

@@ -25,7 +25,7 @@ def retry_lost_connections(
 ) -> None:
     """Retries tables that lost their connection to the database or the catalog during the run.
 
-    If the first connection fails, for example because of a wrong host, there is no retry.
+    Does not retry if the first connection failed, for example because of a wrong host.
 
     Args:
         outcomes: the outcomes so far. The outcome of a retry replaces the table's earlier outcome.
@@ -57,7 +57,7 @@ def retry_lost_connections(
             latest |= {outcome.table: outcome for outcome in outcomes if outcome.table in lost}
             lost = [name for name in lost if isinstance(latest[name].error, DatabaseError)]
     finally:
-        # In addition to table errors, the last retry may have source errors, for instance if the
-        # source's tables could not be listed.
+        # The last retry may also have errors of sources, for example if the source's tables could
+        # not be listed.
         others += [outcome for outcome in outcomes if outcome.table not in latest]
         outcomes[:] = [*others, *latest.values()]

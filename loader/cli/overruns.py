@@ -25,7 +25,7 @@ class RoundTimes:
     """The times of a round, in seconds.
 
     Attributes:
-        load: the time of the sync; None if the round did not reach its end.
+        load: the time of the sync; None if the round was interrupted.
         tables: the number of synced tables.
         longest: the time of each table and of each other step of the sync, keyed by name.
         build: the result of the build; None if there was no build.
@@ -38,7 +38,7 @@ class RoundTimes:
 
 
 class OverrunReporter:
-    """Reports an overrun twice: when the next round is due, and at the end of the round.
+    """Reports an overrun when the next round is due, and again at the end of the round.
 
     In JSON output, each report is an event. In text output, an overrun is printed only if the
     previous round was not an overrun, or if the last printed report is at least five minutes old.
@@ -57,7 +57,7 @@ class OverrunReporter:
 
     @contextmanager
     def watch(self, number: int) -> Iterator[RoundTimes]:
-        """Watches a round. The caller fills the yielded times when the round has ended."""
+        """Watches a round. The caller fills the yielded times at the end of the round."""
         began, times, is_due = time.monotonic(), RoundTimes(), threading.Event()
 
         def report_due() -> None:
@@ -78,7 +78,6 @@ class OverrunReporter:
             self._report_end(number, time.monotonic() - began, times.load, times)
 
     def _report_due(self, number: int) -> None:
-        """Reports that the next round is due, and describes the current round's activity."""
         now, doing = time.monotonic(), self._describe()
         self._is_printed = self._printed_at is None or now - self._printed_at >= PAUSE
         if self._is_printed:
@@ -88,7 +87,6 @@ class OverrunReporter:
         self._output.event("overdue", text if self._is_printed else "", **facts)
 
     def _report_end(self, number: int, seconds: float, load: float, times: RoundTimes) -> None:
-        """Reports which tables and nodes took the longest."""
         tables = _find_longest(times.longest)
         nodes: dict[str, float] = {}
         text = (

@@ -23,10 +23,8 @@ _MAX_LISTED_NAMES = 4
 class Progress:
     """Shows live progress: a line for each table with its phase, rows, rate and time.
 
-    Without a terminal, a table gets a line only after `LONG_SECONDS`. As long as no table has a
-    line, one line shows the number of finished tables and the names of the tables in progress.
-
-    Implements :class:`loader.sync.run_context.Listener`.
+    Without a terminal, a table gets a line only after `LONG_SECONDS`. Until a table has a line, one
+    line shows the number of finished tables and the names of the tables in progress.
 
     Args:
         rows_done: returns the number of rows that Spark has written for a table so far, or None if
@@ -79,7 +77,7 @@ class Progress:
         """Removes the line of a finished table, and prints `text`.
 
         Without a terminal, `text` is printed only if the table failed or took long, because the
-        summary at the end contains all tables.
+        final summary lists all tables.
         """
         with self._lock:
             progress = self._tables.pop(table, None)
@@ -139,7 +137,7 @@ class _TableProgress:
 
     Attributes:
         rows: the number of rows that the phase will process; None if unknown.
-        began, since: the times at which the table and its current phase began.
+        began, since: the times at which the table and its current phase started.
     """
 
     phase: str
@@ -149,12 +147,11 @@ class _TableProgress:
 
     @property
     def seconds(self) -> float:
-        """The seconds since the table began, without the time spent waiting for other tables."""
+        """The seconds since the table started, without the time spent waiting for other tables."""
         return (self.since if self.phase == RECORDING else time.monotonic()) - self.began
 
 
 def _describe_progress(facts: Mapping[str, Any]) -> tuple[str, str, str, str, str]:
-    """Formats a table's phase, rows, rate, elapsed time and remaining time for the terminal."""
     done, rows = facts["rows_done"], facts["rows"]
     count = "" if done is None else f"{done:,} rows"
     if rows is not None:

@@ -96,7 +96,7 @@ def report(
 
 
 def replace_page(path: Path, page: str) -> None:
-    """Replaces an HTML page atomically: a reader sees either the old or the new page.
+    """Replaces an HTML page atomically, so that readers never see a partial page.
 
     Raises:
         LoaderError: if the file cannot be written.
@@ -121,8 +121,8 @@ class ReportWriter:
 
     Attributes:
         days: the number of days that the report covers.
-        stale_after: the age in seconds from which a table is stale. None derives the age from the
-            usual interval between the table's syncs.
+        stale_after: the age in seconds at which a table becomes stale. If None, it is derived from
+            the usual interval between the table's syncs.
         target_path: dbt's target folder; None means the default.
         keys: whether to read the keys of failing rows.
     """
@@ -151,8 +151,7 @@ class ReportWriter:
         """Writes the file, and returns the verdict.
 
         Args:
-            pipeline: the pipeline of a run. If Spark is needed, the pipeline's Spark session is
-                used.
+            pipeline: the pipeline of a run, whose Spark session is used if Spark is needed.
 
         Raises:
             LoaderError: if the lake or dbt's results cannot be read, or the file cannot be written.
@@ -182,7 +181,7 @@ class ReportWriter:
 
         histories, stored = self._read(read, pipeline)
         if results is not None and self.keys and find_unexplained(results):
-            # The SQL of a test may take long, so a loop runs it once after each build.
+            # The SQL of a test may be slow, so it runs only once after each build.
             if self._explained[0] != results.at:
                 self._explained = results.at, self._read_keys(results.proofs, pipeline)
             results = replace(results, proofs=self._explained[1])

@@ -28,7 +28,7 @@ class TableResult:
         cursor: the stored cursor after the sync.
         rows_below_cursor, rows_at_cursor: the numbers of appended rows that a query for cursors
             above the last stored cursor would have missed.
-        rows_cursor_unmoved: the number of these rows that are updates with an unchanged cursor.
+        rows_cursor_unmoved: how many of these rows are updates that did not change the cursor.
         complete_until: the time up to which the raw table contains all committed rows; None if
             unknown.
         error: the error if the table failed or was locked.
@@ -74,7 +74,7 @@ class BuildResult:
 
     @property
     def success(self) -> bool:
-        """Returns whether dbt has finished and no node has failed."""
+        """Returns whether dbt finished and no node failed."""
         return self.exit_code == 0
 
 
@@ -102,11 +102,11 @@ class RunResult:
         return {table.table: table for table in self.tables}[name]
 
     def raise_if_failed(self) -> None:
-        """Raises an error if the run has failed.
+        """Raises an error if the run failed.
 
         Raises:
-            LoaderError: if a table, a source or the build has failed. If there are several errors,
-                this error contains all of them.
+            LoaderError: if a table, a source or the build failed. If there are several errors, this
+                error contains all of them.
         """
         if self.errors:
             raise one_error(self.errors, "run")
@@ -135,7 +135,6 @@ class CheckResult:
 
     @property
     def success(self) -> bool:
-        """Returns whether there are no errors."""
         return not self.errors
 
 
@@ -189,15 +188,14 @@ class TableStatus:
     """The last attempt to sync a table, from the ledger.
 
     Attributes:
-        rows_appended: the total of all syncs of the table. The numbers of rows that a plain cursor
-            query would have missed (`rows_below_cursor`, `rows_at_cursor`, `rows_cursor_unmoved`)
-            are also totals.
+        rows_appended: the total of all syncs of the table.
+        rows_below_cursor, rows_at_cursor, rows_cursor_unmoved: the totals of the rows that a plain
+            cursor query would have missed; see :class:`TableResult`.
         synced_at: the time of the last successful sync.
         log_bytes: the size of the log that the database retains for `sync_mode: cdc`.
-        complete_until: the latest known time up to which the raw table contains all
-            committed rows.
-        verified_until: the time since which reconcile has compared all keys and found them equal or
-            repaired them.
+        complete_until: the latest known time up to which the raw table contains all committed rows.
+        verified_until: since this time, `loader reconcile` has compared all keys, and found them
+            equal or repaired them.
         unrepaired: the number of differences that the last comparison of each key found and that
             are not yet repaired; None if the table was never compared.
     """

@@ -67,8 +67,7 @@ class _RunEnd:
 
     Attributes:
         error: the error that stopped the tables in progress, or the run itself.
-        in_progress: the tables that were being synced. One of these tables may have crashed the
-            JVM.
+        in_progress: the tables that were being synced, one of which may have crashed the JVM.
         pending: the tables whose sync has not started, or whose progress is not yet recorded.
         source: the source whose list of tables was being read; empty if there is none.
     """
@@ -99,7 +98,7 @@ class RestartingRun:
 
         Args:
             select: tables, by name or wildcard; empty means all.
-            sync: a function that syncs the selected tables.
+            sync: syncs the selected tables.
 
         Raises:
             JavaEndedError: if the JVM exited while no table was in progress, or after the run was
@@ -132,7 +131,6 @@ class RestartingRun:
                 selections.append(tuple(map(glob.escape, ended.pending)))
 
     def cancel(self) -> None:
-        """Cancels Spark's jobs."""
         self.pipeline.spark.sparkContext.cancelAllJobs()
 
     def _run(
@@ -202,7 +200,7 @@ class RunRequest:
     Attributes:
         select: tables, by name or wildcard; empty means all.
         build: the dbt build after the sync; None means no build.
-        choose_work: a function that may replace `work` for a table; None means no replacement.
+        choose_work: may replace `work` for a table; None means no replacement.
         reporter: makes the reports about the run, such as metrics; None if there are none.
     """
 
@@ -265,11 +263,11 @@ def run_once(settings: Settings, pipeline: Pipeline, request: RunRequest) -> int
 def sync_until_signal(
     runs: RestartingRun, request: RunRequest
 ) -> tuple[list[Outcome], LoaderError | None, Watch]:
-    """Syncs the tables of a request, until all are synced or a signal stops the run.
+    """Syncs the tables of a request until all are synced or a signal stops the run.
 
     Returns:
-        The outcomes, the error if Spark's JVM has exited, and the context of the run. The context's
-        flag `stopped` is set if a signal has stopped the run.
+        The outcomes, the error if Spark's JVM has exited, and the :class:`Watch` of the run, whose
+        flag `stopped` is set if a signal stopped the run.
     """
     output = runs.settings.output
     progress = Progress(output, lambda table: rows_written(runs.pipeline.spark, table))
@@ -335,7 +333,7 @@ def report_outcomes(
 
 
 def describe_end(outcome: Outcome) -> str:
-    """Returns one line about a table's result. The summary at the end has the details."""
+    """Returns one line about a table's result."""
     record = outcome.record
     if record is None:
         return ""
@@ -345,7 +343,6 @@ def describe_end(outcome: Outcome) -> str:
 
 
 def _summarize(outcomes: Sequence[Outcome]) -> str:
-    """Returns one line about all tables of a run."""
     records = [outcome.record for outcome in outcomes if outcome.record is not None]
     statuses = Counter(record.status for record in records)
     counts = ", ".join(f"{count} {status}" for status, count in statuses.most_common())
@@ -355,7 +352,7 @@ def _summarize(outcomes: Sequence[Outcome]) -> str:
 
 
 def _describe_lost_rows(outcomes: Sequence[Outcome]) -> str:
-    """Returns a sentence about appended rows at or below stored cursors; "" if there are none."""
+    """Describes appended rows at or below stored cursors; empty if there are none."""
     lost = {
         outcome.table: (record.rows_below_cursor or 0) + (record.rows_at_cursor or 0)
         for outcome in outcomes

@@ -27,7 +27,7 @@ def schema(settings: Settings) -> None:
 
 
 def render_schema(warn: Callable[[str], None]) -> str:
-    """Returns the JSON Schema of a spec's documents as text.
+    """Returns the JSON Schema of a spec's documents.
 
     Args:
         warn: called with the error if a plug-in cannot be imported. The schema then accepts any

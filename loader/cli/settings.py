@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 LOCAL = "local[1]"
-"""The Spark master of commands that read and write only a few rows, and so need no executors."""
+"""The Spark master of commands that need no executors, because they use only a few rows."""
 
 
 @dataclass
@@ -72,7 +72,7 @@ def open_pipeline(settings: Settings, spec: Spec | None = None) -> Iterator[Pipe
 def open_pipeline_with_pushed_tables(
     settings: Settings, spec: Spec | None = None
 ) -> Iterator[Pipeline]:
-    """Opens a pipeline that also includes the tables that other programs have pushed.
+    """Opens a pipeline that includes the tables that other programs pushed.
 
     Raises:
         LoaderError: if neither the spec nor its lakes contain a source.
@@ -88,7 +88,7 @@ def open_pipeline_with_pushed_tables(
 
 
 def read_progress(settings: Settings, read: Callable[[Sequence[StatusReaders]], Result]) -> Result:
-    """Reads state and ledger. Starts Spark, with one thread, unless both are in a local folder.
+    """Reads state and ledger. Starts Spark with one thread, unless both are in a local folder.
 
     Args:
         read: reads the data for a command. It may be called twice, so it must not print.
@@ -144,7 +144,7 @@ def profile_of(settings: Settings, spec: Spec) -> Profile:
 
     lakes = [spec.destination(source.destinations[0]).lake for source in spec.sources]
     if not lakes:
-        # This uses the first lake, which is also the default for commands that push tables.
+        # The first lake is also the default of commands that push tables.
         lakes = [lake.lake for lake in spec.destinations if isinstance(lake, LakeDestination)][:1]
     if not lakes:
         raise SpecError(
@@ -179,7 +179,7 @@ def open_session(settings: Settings, spec: Spec, lake: LakeOptions) -> SparkSess
 
 
 def _begin_java(settings: Settings, spec: Spec) -> Profile:
-    """Starts Java in the background. Validates connector options while Java starts."""
+    """Starts Java in the background, and validates connector options in the meantime."""
     from loader.spark.profile import find_misspelt_variables, refuse_moved_project
     from loader.spark.session import begin
     from loader.spark.setup import provide_jars

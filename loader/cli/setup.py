@@ -11,7 +11,7 @@ from loader.cli.settings import Settings
 from loader.errors import SpecError, TableError
 
 CDC = "cdc"
-"""The argument of `loader setup` for log-based capture. All other arguments are drivers."""
+"""The argument of `loader setup` that prepares log-based capture. Other arguments are drivers."""
 
 
 @click.command(short_help="Prepares Spark, Java and JDBC drivers.")
@@ -54,7 +54,7 @@ def setup(settings: Settings, drivers: tuple[str, ...], archive: bool | None) ->
 def prepare_log(settings: Settings, report: Callable[[str], None]) -> None:
     """Checks that Debezium is installed, and reports the SQL that administrators must run.
 
-    Does not connect to the databases: `loader check` reports their unmet requirements.
+    Does not connect to the databases; `loader check` reports their unmet requirements.
 
     Raises:
         SpecError: if Debezium is not installed, or the spec is invalid.

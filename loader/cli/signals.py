@@ -36,8 +36,8 @@ def stop_on_signal(
     Args:
         stop: requests the stop.
         cancel: cancels Spark's jobs.
-        interrupt: returns whether to also raise KeyboardInterrupt, for work that does not poll for
-            a stop. It is called when the signal arrives.
+        interrupt: called when the signal arrives. Returns whether to raise KeyboardInterrupt, for
+            work that does not poll for a stop.
 
     Yields:
         A list to which a received signal is appended.
@@ -64,11 +64,11 @@ def stop_on_signal(
             return
         first = now
         received.append(number)
-        # Calls both functions in other threads. This thread may hold the lock that `stop` needs, or
-        # may be using the connection to the JVM that `cancel` needs.
+        # Other threads call `stop` and `cancel`, because this thread may hold the lock that `stop`
+        # needs, or may be using the connection to the JVM that `cancel` needs.
         stops.start()
         cancels.start()
-        # The second call of this function kills the process, in the main thread.
+        # This timer calls `handle` a second time, in the main thread, which kills the process.
         main = threading.main_thread().ident
         killers.append(threading.Timer(GRACE, signal.pthread_kill, (main, number)))
         killers[0].daemon = True
@@ -99,9 +99,9 @@ def stop_on_signal(
 def unwind_on_signal() -> Iterator[list[int]]:
     """On SIGINT, SIGTERM or SIGHUP, raises KeyboardInterrupt, so that resources are released.
 
-    These resources are, for example, running connectors and folders with secrets. SIGTERM and
-    SIGHUP then end the process, as they do by default. Commands that can stop cleanly use
-    :func:`stop_on_signal` inside this context.
+    Such resources are running connectors and folders with secrets. SIGTERM and SIGHUP then end the
+    process, as they do by default. Commands that can stop cleanly use :func:`stop_on_signal` inside
+    this context.
 
     Yields:
         A list to which a received signal is appended. An error after the signal results from an
@@ -125,4 +125,4 @@ def unwind_on_signal() -> Iterator[list[int]]:
 
 
 def _do_nothing() -> None:
-    """Does nothing: KeyboardInterrupt stops the command."""
+    """Does nothing, because KeyboardInterrupt stops the command."""

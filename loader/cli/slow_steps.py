@@ -12,7 +12,7 @@ from typing import Any
 from loader.spark.named_steps import LOGGER
 
 SECONDS = 5.0
-"""How many seconds pass before a step is reported. The interval then doubles up to LONGEST."""
+"""A step is first reported after this many seconds. The interval then doubles up to LONGEST."""
 
 LONGEST = 60.0
 """The longest interval between two reports of a step, in seconds."""
@@ -30,8 +30,8 @@ class SlowSteps(logging.Handler):
         show: prints a line.
 
     Attributes:
-        describe: returns lines and JSON objects with the progress of tables, which are printed
-            instead of the step. If there are none, the step is printed.
+        describe: returns the progress of tables, as lines and JSON objects. If there are any, they
+            are printed instead of the step.
         seconds: the total time of the finished steps, keyed by the text of the step.
     """
 
@@ -45,7 +45,7 @@ class SlowSteps(logging.Handler):
         self._steps: dict[int | None, tuple[str, float]] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Records that a step has begun or ended."""
+        """Records that a step has started or ended."""
         ended = self._steps.pop(record.thread, None)
         if ended is not None:
             text, began = ended

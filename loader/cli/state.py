@@ -331,7 +331,7 @@ def _is_selected(name: str, select: tuple[str, ...]) -> bool:
 
 
 def _resolve_name(pipeline: Pipeline, table: str, where: str) -> str:
-    """Adds the source to a table's name, if the user omitted it and only one source matches."""
+    """Adds the source to a table's name if the user omitted it and only one source matches."""
     from loader.sync.status_readers import list_readers_by_spark
 
     return table if "." in table else find_key(list_readers_by_spark(pipeline), table, where)
@@ -340,7 +340,7 @@ def _resolve_name(pipeline: Pipeline, table: str, where: str) -> str:
 def _read_known_state(stores: Stores, table: str) -> TableState | None:
     """Returns a table's state, or the newest commit's state if the store has no valid one.
 
-    The state of another lake's table is not valid here.
+    A state that belongs to a table in another lake is not valid.
     """
     from loader.lake.commits import newest_commit, sharers
     from loader.state import TableState
@@ -376,11 +376,7 @@ def _store(
 
 
 def _refuse_system_tables(pipeline: Pipeline, keys: Iterable[str]) -> None:
-    """Refuses keys of the loader's own tables, which have no cursor.
-
-    Raises:
-        SpecError: if there is such a key; the error names it.
-    """
+    """Refuses keys of the loader's own tables, which have no cursor."""
     from loader.lake.catalog_lock_store import TABLE as OWNERS
 
     system_tables = {OWNERS, *(table.name.lower() for table in list_system_tables(pipeline))}
@@ -464,7 +460,7 @@ def find_key(progress: Sequence[StatusReaders], table: str, where: str) -> str:
 
 @contextmanager
 def lock_tables(pipeline: Pipeline, tables: Sequence[str]) -> Iterator[str]:
-    """Locks tables (`source.table`) against runs, and yields the run id of the locks.
+    """Locks tables (`source.table`), and yields the run id of the locks.
 
     Raises:
         LockedError: if a run has locked one of the tables. This function does not wait.

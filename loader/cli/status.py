@@ -91,7 +91,7 @@ def print_status(
         fail_if_stale: the maximum age of a table's last success, in seconds.
 
     Returns:
-        True if a table is failing or stale, and an option requests this check.
+        True if a table is failing or stale and an option requests this check.
     """
     from loader.lake.ledger import FAILED
 

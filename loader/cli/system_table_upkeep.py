@@ -20,10 +20,10 @@ VERSIONS = 10
 """The number of versions to keep of each cursor and of the `loader reconcile` results."""
 
 MANY_FILES = 200
-"""A run merges a table's files once there are this many new ones, which takes 1 or 2 seconds."""
+"""A run merges a table's files if there are this many new ones, which takes 1 or 2 seconds."""
 
 TOO_MANY = 5000
-"""More files than this take minutes to merge, so only `loader compact` merges them."""
+"""Merging more files than this takes minutes, so only `loader compact` does it."""
 
 _FILES_AFTER = "strandline.files"
 """The table property with the number of files after the last merge.
@@ -40,7 +40,7 @@ class SystemTable:
 
     Attributes:
         remedy: the remedy if the table is damaged.
-        order: the sort order that makes the queries of runs fastest; empty if none does.
+        order: the sort order that makes the queries of runs fastest; empty if there is none.
     """
 
     lake: Lake
@@ -50,7 +50,6 @@ class SystemTable:
 
     @property
     def full_name(self) -> tuple[str, str]:
-        """The table's schema and name."""
         return self.lake.schema, self.name
 
     def count_files(self) -> tuple[int, int]:
@@ -73,7 +72,7 @@ def list_system_tables(pipeline: Pipeline) -> list[SystemTable]:
 def compact_system_tables(pipeline: Pipeline) -> None:
     """Merges the files of system tables with many files, and expires old snapshots.
 
-    A failure is only logged, because the next run retries it.
+    Only logs failures, because the next run retries.
     """
     from filelock import Timeout
 
@@ -158,8 +157,7 @@ class SharedBackend:
     def prune(self, keep: int) -> list[tuple[str, int]]:
         """Deletes all but the newest `keep` versions of each cursor.
 
-        Returns:
-            The number of deleted versions for each table.
+        Returns the number of deleted versions for each table.
         """
         state = self.stores.state
         floors = {

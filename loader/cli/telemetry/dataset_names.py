@@ -1,6 +1,6 @@
 """Names tables by OpenLineage's naming convention, https://openlineage.io/docs/spec/naming.
 
-Events from other programs that follow the convention then refer to the same datasets.
+Other programs that follow the convention use the same names for these tables.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _URLS = (
 
 @dataclass(frozen=True)
 class DatasetName:
-    """A dataset. The namespace identifies a server, and the name identifies a table on it."""
+    """The name of a dataset. The namespace identifies a server, and the name a table on it."""
 
     namespace: str
     name: str
@@ -73,7 +73,7 @@ def name_source_table(source: SourceSpec, table: str, folder: Path) -> DatasetNa
 
     Args:
         table: the table's unambiguous name in the source, with its schema if it has one.
-        folder: the spec's folder. Relative paths are resolved against it.
+        folder: the spec's folder, which relative paths refer to.
     """
     options = source.spec
     url = str(options.get("url", ""))
@@ -94,8 +94,8 @@ def _find_path(options: Any, table: str) -> str:
 def _name_database_table(url: str, table: str, source: str) -> DatasetName:
     """Names a table from the part of a JDBC URL after ``jdbc:``.
 
-    If the URL has an unknown form, the source's name is used instead, because any part of the URL
-    might contain a password.
+    For a URL of unknown form, uses the source's name, because any part of the URL might contain a
+    password.
     """
     found = next(filter(None, (pattern.match(url) for pattern in _URLS)), None)
     if found is None:

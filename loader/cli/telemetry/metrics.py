@@ -1,7 +1,7 @@
 """The metrics of a run, its build and its tables. :data:`METRICS` lists them.
 
-The metrics of tables come from the ledger. So counters include the runs of all processes, and a
-table has metrics even if this run did not sync it.
+The metrics of tables come from the ledger, so counters include the runs of all processes, and
+tables that this run did not sync have metrics, too.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Metric:
     """A metric.
 
     Attributes:
-        name: the name, with the unit as its suffix, such as ``_seconds``. For a counter, it does
-            not include the suffix ``_total``.
+        name: ends in the unit, such as ``_seconds``. For a counter, it does not include the suffix
+            ``_total``.
         kind: :data:`COUNTER` or :data:`GAUGE`.
     """
 

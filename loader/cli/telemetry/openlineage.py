@@ -1,6 +1,6 @@
 """Sends OpenLineage events, which show from which source table a raw table was loaded.
 
-The client's standard variables configure it, such as ``OPENLINEAGE_URL``.
+Environment variables of the OpenLineage client, such as ``OPENLINEAGE_URL``, configure it.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class OpenLineage:
     def build_events(
         self, pipeline: Pipeline, outcomes: Iterable[Outcome]
     ) -> tuple[list[RunEvent], list[str]]:
-        """Returns two events, start and end, for each table that was loaded or has failed.
+        """Returns two events, start and end, for each table that was loaded or failed.
 
-        Also returns the tables that have no events because their raw tables cannot be read.
+        Also returns the tables without events, because their raw tables cannot be read.
         """
         events: list[RunEvent] = []
         unknown: list[str] = []
@@ -72,11 +72,7 @@ class OpenLineage:
         return events, unknown
 
     def send(self, events: Iterable[RunEvent]) -> None:
-        """Sends events.
-
-        Raises:
-            Exception: if an event cannot be sent.
-        """
+        """Sends events. Raises an exception if an event cannot be sent."""
         for event in events:
             self._client.emit(event)
 

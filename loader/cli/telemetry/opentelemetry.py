@@ -62,7 +62,7 @@ class OpenTelemetry:
         self._run: RunTrace | None = None
 
     def follow(self, watch: Watch, done: Callable[[Outcome], None]) -> Callable[[Outcome], None]:
-        """Begins the trace of a run, unless it has begun. Returns a function to use as `done`."""
+        """Starts the trace of a run, unless it has started. Returns a function to use as `done`."""
         if self._run is None:
             self._run = RunTrace(self._tracer, watch.listener)
         run = self._run
@@ -87,7 +87,7 @@ class OpenTelemetry:
         """Sends spans and metrics.
 
         Raises:
-            ConnectionError: if they were not sent. (The SDK itself only logs the reason.)
+            ConnectionError: if they were not sent. The SDK itself only logs the reason.
         """
         errors = _Errors()
         logger = logging.getLogger("opentelemetry")

@@ -37,7 +37,7 @@ class _Samples(Collector):
 
 
 def check_writable(path: Path) -> None:
-    """Raises an error if the file cannot be replaced.
+    """Checks that the file can be replaced.
 
     Raises:
         SpecError: if its folder does not exist or is not writable, or the path is a folder.

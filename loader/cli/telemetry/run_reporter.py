@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from loader.sync.runner import Outcome
 
 PAUSE = 300.0
-"""How many seconds a loop waits after a failed report before it retries this kind of report."""
+"""After a failed report, a loop waits this many seconds before it retries this kind of report."""
 
 
 class RunReporter:
@@ -79,7 +79,7 @@ class RunReporter:
             self._page.target_path = build.target_path
 
     def follow(self, watch: Watch, done: Callable[[Outcome], None]) -> Callable[[Outcome], None]:
-        """Begins the trace of a run. Returns the function to call for each finished table."""
+        """Starts the trace of a run. Returns the function to call for each finished table."""
 
         def end(outcome: Outcome) -> None:
             self._outcomes[outcome.table] = outcome
@@ -125,7 +125,7 @@ class RunReporter:
             self._attempt("OpenTelemetry", pipeline, opentelemetry.send)
 
     def _attempt(self, kind: str, pipeline: Pipeline, report: Callable[[], object]) -> None:
-        """Sends a report, and warns if this fails. Does nothing for a while after a failure."""
+        """Sends a report. After a failure, warns and pauses this kind of report for a while."""
         if time.monotonic() < self._paused.get(kind, 0.0):
             return
         try:
@@ -189,7 +189,6 @@ class RunReporter:
 
 
 def _wants_opentelemetry(environment: Mapping[str, str]) -> bool:
-    """Returns whether the environment contains an OTLP endpoint."""
     if environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return False
     signals = ("", "_TRACES", "_METRICS")
@@ -197,7 +196,6 @@ def _wants_opentelemetry(environment: Mapping[str, str]) -> bool:
 
 
 def _wants_openlineage(environment: Mapping[str, str]) -> bool:
-    """Returns whether the environment configures OpenLineage's client."""
     if environment.get("OPENLINEAGE_DISABLED", "").lower() == "true":
         return False
     return any(

@@ -1,4 +1,4 @@
-"""Sends a message to a webhook when tables or builds begin to fail, and when they recover.
+"""Sends a message to a webhook when tables or builds start to fail, and when they recover.
 
 ``STRANDLINE_WEBHOOK_URL`` contains the URL, and ``STRANDLINE_WEBHOOK_FORMAT`` the format of the
 body, ``json`` or ``slack``.
@@ -46,7 +46,7 @@ _FILE = Path(".strandline") / "failing.json"
 
 @dataclass(frozen=True)
 class Changes:
-    """The tables and dbt nodes that began to fail, with their errors, and those that recovered."""
+    """The tables and dbt nodes that started to fail, with their errors, or that recovered."""
 
     failed: Mapping[str, str]
     recovered: tuple[str, ...]
@@ -75,7 +75,7 @@ class Webhook:
 
     Attributes:
         file: the file that stores `failing` for the next process.
-        failing: the names of the tables and dbt nodes that were failing after the previous run.
+        failing: the names of the failing tables and dbt nodes.
     """
 
     url: str = field(repr=False)
@@ -123,7 +123,7 @@ class Webhook:
         return cls(url, form, file, failing)
 
     def report(self, result: RunResult) -> None:
-        """Sends a message if a table or dbt node has begun to fail or has recovered.
+        """Sends a message if a table or dbt node started to fail or recovered.
 
         Raises:
             LoaderError: if the message was not accepted. The next run sends it.
@@ -139,7 +139,7 @@ class Webhook:
                 self.file.write_text(json.dumps(sorted(failing)), encoding="utf-8")
 
     def find_changes(self, result: RunResult) -> tuple[Changes, set[str]]:
-        """Returns the changes since the previous run, and the names of all that now fail."""
+        """Returns the changes since the previous run, and the names of all that are failing now."""
         errors = {
             table.table: _describe(table.error) for table in result.tables if table.status == FAILED
         }
@@ -162,7 +162,7 @@ class Webhook:
         return Changes(new, tuple(sorted(recovered))), (self.failing - recovered) | errors.keys()
 
     def send(self, changes: Changes) -> None:
-        """Posts a message, and repeats the request if the server is overloaded or unreachable.
+        """Posts a message, and retries if the server is overloaded or unreachable.
 
         Raises:
             LoaderError: if the message was not accepted. The error does not contain the URL.
@@ -175,7 +175,7 @@ class Webhook:
             for scheme in ("http://", "https://"):
                 session.mount(scheme, HTTPAdapter(max_retries=_RETRY))
             try:
-                # Does not wait for the body of the answer, which could be endless.
+                # Does not read the body of the response, which could be endless.
                 with session.post(
                     self.url, json=body, timeout=_TIMEOUT, allow_redirects=False, stream=True
                 ) as answer:
