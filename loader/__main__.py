@@ -4,10 +4,7 @@ import signal
 
 
 def start() -> None:
-    """Runs the command line.
-
-    During the imports, Ctrl-C ends the process without the stack trace that Python would print.
-    """
+    """Runs the command line. Ctrl-C during the imports ends the process without a stack trace."""
     is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if is_default:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -24,9 +24,9 @@ Errors are subclasses of :class:`LoaderError` with the attributes `what`, `where
   has exited).
 
 Programs may also import the interfaces for plug-ins: :mod:`loader.sources.interface` (connectors),
-:mod:`loader.state` (``StateBackend``) and :mod:`loader.testing` (its tests). Commands that push
-batches to a lake use :mod:`loader.sync.ingest` and :mod:`loader.cli.ingest_command`. Everything
-else may change without notice.
+:mod:`loader.state` (``StateBackend``) and :mod:`loader.testing` (tests of a backend). Commands that
+push batches to a lake use :mod:`loader.sync.ingest` and :mod:`loader.cli.ingest_command`. All other
+modules may change without notice.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Loader:
 
     Args:
         spec: the result of :func:`load_spec` or :func:`build_spec`.
-        spark: the session to use. If it is given, only `dbt_build` needs a profile.
+        spark: the session to use. With it, only `dbt_build` needs a profile.
 
     Example:
         >>> with Loader(load_spec("loader.yml")) as loader:  # doctest: +SKIP
@@ -324,11 +324,11 @@ class Loader:
             return tuple(TableStatus(*row) for row in rows)
 
     def stop(self) -> None:
-        """Stops the current call. Can be called from any thread.
+        """Stops the current call, if any. Can be called from any thread.
 
-        Tables whose rows are not yet published fail. If no call is running, this does nothing.
+        Tables whose rows are not yet published fail.
 
-        Work of other loaders in this process on connectors and databases is also interrupted. If
+        Also interrupts the work of other loaders in this process on connectors and databases. If
         this loader did not start Spark, its jobs are not cancelled, so the call waits for them.
         """
         from loader.spark.interruption import interrupt
@@ -453,7 +453,7 @@ def _list_errors(outcomes: Sequence[Outcome], ended: LoaderError | None) -> list
 def _hide_causes(error: LoaderError) -> LoaderError:
     """Removes the causes of an error, because their messages may contain secrets.
 
-    Logs the causes without secrets.
+    Logs the redacted causes.
     """
     if _log.isEnabledFor(logging.DEBUG):
         _log.debug("%s", redact_foreign("".join(traceback.format_exception(error))))

@@ -1,4 +1,4 @@
-"""Recognises from an exception that an Iceberg table is damaged, and builds the error."""
+"""Detects from an exception that an Iceberg table is damaged, and builds the error."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ _METADATA = re.compile(
     r"[^/\s:\"']*\.metadata\.json\b|version-hint\.text|snap-[^/\s:\"']*\.avro"
     r"|(?<=/metadata/)[^/\s:\"']*-m[^/\s:\"']*\.avro"
 )
-# This matches only the names of Iceberg's data files, because other Parquet files may belong to a
-# source.
+# Matches only names of Iceberg's data files, because other Parquet files may belong to a source.
 _DATA = re.compile(r"\d{5}-\d+-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}-\d{5}[\w-]*\.parquet")
 _MISSING = re.compile(r"Metadata file for version (\d+) is missing")
 _ERRORS = re.compile(
@@ -26,7 +25,7 @@ _CORRUPT_FILE_ERROR = re.compile(
     r"|CRC checksum verification failed|Checksum error"
 )
 # If the message contains no file name, these classes in the stack trace show which kind of file was
-# read. Only readers are listed, because the trace of a job may also contain classes that write.
+# read. Only readers are matched, because the trace of a job may also contain classes that write.
 _MANIFEST_READER = re.compile(
     r"org\.apache\.iceberg\.(?:ManifestReader|ManifestLists|avro\.Avro(?:Iterable|IO))\b"
 )
@@ -35,12 +34,10 @@ RECOVERY = f"{page('recovery', 'A damaged table')}, describes the recovery"
 
 
 def detect_damage(text: str, where: str) -> DamagedError | None:
-    """Returns an error if an exception reports that a file of a table is damaged or missing.
-
-    Returns None for all other exceptions.
+    """Returns an error if an exception reports a damaged or missing file of a table, else None.
 
     Args:
-        text: the text of the exception and its causes.
+        text: the messages of the exception and its causes.
         where: the table.
     """
     damage = _find_damage(text)

@@ -23,7 +23,7 @@ _UNITS = {
 }
 _NUMBER_AND_UNIT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)", re.IGNORECASE | re.ASCII)
 DURATION_PATTERN = r"^\s*([0-9]+(\.[0-9]+)?\s*[A-Za-z]+\s*)+$"
-"""A regular expression for editors. It matches all strings that :func:`seconds_of` accepts."""
+"""A regular expression for editors, which matches all strings that :func:`seconds_of` accepts."""
 _CENTURY_SECONDS = 36525 * 86400
 _EXAMPLES = (
     "write a time such as '10 minutes', '2 days' or '1h', or a whole number for number cursors"
@@ -32,7 +32,7 @@ _EXAMPLES = (
 
 @dataclass(frozen=True)
 class Lookback:
-    """The distance below the stored cursor at which the next sync begins to read.
+    """The distance below the stored cursor at which the next sync starts to read.
 
     Attributes:
         seconds: the distance in seconds, for time cursors; None if `steps` is set.
@@ -49,8 +49,8 @@ class Lookback:
         """Parses '10 minutes', '1h 30m', '2 days' or a whole number.
 
         Raises:
-            ValueError: if the text is not a duration, or if the duration is negative, longer than a
-                century or not a whole number of seconds. Months and years are refused, because
+            ValueError: if the string is not a duration, or if the duration is negative, longer than
+                a century or not a whole number of seconds. Months and years are rejected, because
                 their lengths vary.
         """
         text = text.strip()
@@ -77,7 +77,7 @@ def seconds_of(text: str, what: str, examples: str) -> Fraction:
         examples: examples of valid durations, for errors.
 
     Raises:
-        ValueError: if the text is not a duration. The error states the problem and `examples`.
+        ValueError: if the string is not a duration.
     """
     total, position = Fraction(0), 0
     while position < len(text):

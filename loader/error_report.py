@@ -28,7 +28,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def one_error(errors: Sequence[E], where: str) -> E:
-    """Merges `errors` into one error that lists them. Returns a single error unchanged."""
+    """Merges several errors into one error that lists them. Returns a single error unchanged."""
     if len(errors) == 1:
         return errors[0]
     lines = "".join(f"\n- {error}" for error in errors[:_MAX_ERRORS])

@@ -1,7 +1,4 @@
-"""The loader's errors. Each states a problem, a location and a remedy.
-
-Commands handle each class differently.
-"""
+"""The loader's errors. Each states a problem, a location and a remedy."""
 
 from __future__ import annotations
 
@@ -27,10 +24,10 @@ class LoaderError(Exception):
     Args:
         what: the problem, as a sentence without a full stop.
         where: the location: a file, document, key, table or connection.
-        remedy: the instruction to the user, as an imperative sentence.
+        remedy: an instruction to the user, as an imperative sentence.
 
     Attributes:
-        is_retryable: whether the same run may succeed later without a change by a person.
+        is_retryable: whether the same run may succeed later without human intervention.
     """
 
     exit_code = 1

@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
-# Includes the characters that Python treats as line breaks, because macros split Spark's plans into
-# lines.
+# Includes the characters that Python treats as line breaks, because dbt macros split Spark's plans
+# into lines.
 _INVALID = re.compile(r"[/`\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _FILE_CHARACTER = re.compile(r"[^/%\x00-\x1f\x7f]")
 _MAX_BYTES = 180  # file systems allow 255 bytes, which must include suffixes

@@ -6,10 +6,7 @@ from pathlib import Path
 
 
 def package_folder() -> Path:
-    """Returns the folder of the dbt package.
-
-    This is a folder inside an installed loader, or the root of the repository.
-    """
+    """Returns the dbt package's folder: inside an installed loader, or the repository's root."""
     loader = Path(__file__).resolve().parent
     installed = loader / "dbt_package"
     return installed if installed.is_dir() else loader.parent

@@ -3,7 +3,7 @@
 `SHOW TBLPROPERTIES` masks each property whose name or value contains `url`, `token`, `secret` or
 `password` (`spark.redaction.regex`, `spark.sql.redaction.options.regex`). Names of tables, columns
 and sources may contain these words. An invisible separator between the characters prevents the
-masking, but the value stays readable. The `_encode` and `_decode` macros of the dbt package use the
+masking, but keeps the value readable. The macros `_encode` and `_decode` of the dbt package use the
 same encoding.
 """
 
@@ -13,7 +13,7 @@ _SEPARATOR = "\u2063"
 
 
 def encode_property(text: str) -> str:
-    """Returns a string with a separator between its characters, for use as a property's value."""
+    """Inserts a separator between the characters of a property's value."""
     return _SEPARATOR.join(text)
 
 
