@@ -151,10 +151,9 @@ def find_resume_point(
     Returns None if no backfill of this range was interrupted.
 
     Args:
-        progress: the progress of the unfinished backfill, from the table's state.
+        progress: the `backfill` entry of the table's state.
         range_: a mapping with `from`, `to` and `to_cursor`. `to_cursor` says whether `to` is the
             stored cursor, which may have changed since the interruption.
-        high: the upper bound of the range.
     """
     if progress is None or progress.get("from") != range_["from"]:
         return None
@@ -173,7 +172,7 @@ def _plan_chunk(
     progress: Mapping[str, Any] | None,
     is_followed: Callable[[], bool],
 ) -> PlannedBatch:
-    """Plans one chunk. Its state keeps the stored cursor."""
+    """Plans one chunk. The stored cursor does not change."""
     plan, lake = sync.plan, sync.lake
     drift = plan_drift(lake, plan.lake_table, plan.table.schema, plan.policy)
     state = replace(

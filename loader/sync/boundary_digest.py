@@ -74,8 +74,9 @@ def find_append_only_window(
     Returns None if the rows must be compared with the raw table.
 
     A row whose cursor is above every cursor in the raw table is the newest version of its key.
-    Checking the stored cursor is not enough. The raw table may contain higher cursors, because
-    users can set the stored cursor, and because it never exceeds the source's clock.
+    Checking the stored cursor is not enough, because the raw table may contain higher cursors:
+    users can lower the stored cursor, and it stays below the cursors of rows that are dated in the
+    future.
     """
     last_cursor = prior.state.cursor
     if plan.mode == FULL_REFRESH or prior.starts_over or plan.keeps_redeliveries:
@@ -109,7 +110,6 @@ def build_boundary(
 
     Args:
         state: the new state, with the cursor and batch number of this sync.
-        window: the window that this sync reads.
     """
     if plan.cursor is None or state.cursor is None:
         return None

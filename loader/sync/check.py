@@ -80,7 +80,7 @@ def check_spec(
 def check_tables(
     pipeline: Pipeline, part: PlannedSource
 ) -> Iterator[tuple[TablePlan, list[str]] | LoaderError]:
-    """Yields each table that can be synced, with notes for the user, and errors for other tables.
+    """Yields each table that can be synced, with notes for the user, or the table's error.
 
     Writes nothing.
     """
@@ -126,7 +126,7 @@ def check_tables(
 def _check_executors(
     pipeline: Pipeline, part: PlannedSource, snapshot: Snapshot
 ) -> Iterator[LoaderError]:
-    """Yields an error if an executor cannot read the source, for example without a JDBC driver."""
+    """Yields an error if an executor cannot read the source, such as if it lacks a JDBC driver."""
     plan = part.plans[0]
     try:
         with step(f"{plan.name}: reading a row in an executor"):
@@ -337,9 +337,9 @@ def discover_tables(
     """Lists the tables of each source with their cursor candidates.
 
     Returns:
-        Three lists: tables, errors and denials. A table comes with the name of its source and its
-        cursor candidates. A denial is an error that lists the tables and views of a source that
-        the account may not read.
+        The tables, each with the name of its source and its cursor candidates; the errors; and the
+        denials. A denial is an error that lists the tables and views of a source that the account
+        may not read.
     """
     tables_found: list[tuple[str, SourceTable, list[str]]] = []
     errors: list[LoaderError] = []

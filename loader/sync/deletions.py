@@ -98,12 +98,11 @@ def lacks_key(plan: TablePlan, names: Sequence[str]) -> Column:
 def correct_deleted(flagged: DataFrame, deleted: DataFrame, plan: TablePlan) -> DataFrame:
     """Flags the batch's rows of deleted keys as new versions that override the raw table.
 
-    A row is flagged as redelivered if it is the only row with its key in the batch, and equals the
-    newest version in the raw table. The deletion then has no effect.
+    If a row is the only row with its key in the batch, and equals the newest version in the raw
+    table, the deletion has no effect. The row is then flagged as redelivered instead.
 
     Args:
-        flagged: the batch's rows with their flags
-            (:func:`loader.rows.redelivery.flag_redelivered`).
+        flagged: the result of :func:`loader.rows.redelivery.flag_redelivered`.
     """
     is_alone = f.count(f.lit(1)).over(Over.partitionBy(*_key_columns(plan))) == 1
     is_same = f.col(_NEWEST_HASH).eqNullSafe(f.col(HASH)) & ~f.col(DELETED) & f.col("_cq_alone")

@@ -173,7 +173,6 @@ def _has_rows(sync: SyncContext, planned: PlannedBatch) -> bool:
 def _complete_batch(
     sync: SyncContext, planned: PlannedBatch, began: dt.datetime, extracted: _Extracted
 ) -> Batch:
-    """Builds a batch from its rows, and determines its ledger row and final state."""
     plan, window, bounds, state = sync.plan, planned.window, planned.bounds, planned.state
     idle_state = planned.idle_state
     counted, read, rows_read = bounds.rows, extracted.read, extracted.rows_read
@@ -326,7 +325,7 @@ def _compare_with_raw(
     expected_rows: int | None,
     has_few_rows: bool,
 ) -> Iterator[_Extracted]:
-    """Compares a batch's rows with the raw table and yields the new rows and tombstones."""
+    """Yields the new rows and tombstones of a batch, by comparing it with the raw table."""
     plan, state, keeps_redeliveries = sync.plan, planned.state, sync.plan.keeps_redeliveries
     window, bounds = planned.window, planned.bounds
     raw = select_own_rows(plan, sync.lake.frame(plan.lake_table))

@@ -121,7 +121,7 @@ class Ingest:
             tables: all tables that the batch may contain.
             is_waiting: returns whether the sender is still waiting. It is called while another run
                 has locked a table.
-            expected: warnings that contain this text are suppressed.
+            expected: warnings that contain this string are suppressed.
 
         Raises:
             LoaderError: if a source of the spec has the same name.
@@ -256,7 +256,6 @@ class Ingest:
             )
 
     def _find_state_table(self, source: SourceSpec) -> tuple[str, str] | None:
-        """Returns the schema and name of a source's state table, or None if it has none."""
         schema = self._spec.state_schema_of(source)
         return None if schema is None else (schema, source.state_table.lower())
 

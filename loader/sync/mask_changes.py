@@ -61,7 +61,8 @@ def check_masks(
     """Checks that no mask of a loaded column has changed, unless all rows are read again.
 
     Args:
-        warn: called if all rows are read again, because older rows stay in the raw table.
+        warn: called if masks have changed and all rows are read again, because older rows stay in
+            the raw table.
 
     Raises:
         TableError: if masks have changed but only new rows would be read, or if the mask of a key
@@ -141,7 +142,8 @@ def _has_rest(plan: TablePlan, lake: Lake) -> bool:
 def _list_wildcards(plan: TablePlan) -> list[str]:
     """Returns the sorted wildcards of the `mask` option if the table has a :data:`REST_COLUMN`.
 
-    Wildcards also mask fields within this column. They are stored because those masks are not.
+    Wildcards also mask fields within this column. The masks of such fields are not stored, so the
+    wildcards are stored instead.
     """
     if not isinstance(plan.table, MaskedTable) or not _has(plan, REST_COLUMN):
         return []

@@ -186,7 +186,10 @@ def register_sharer(plan: TablePlan, lake: Lake) -> None:
 
 
 def _read_sources(lake: Lake, plan: TablePlan, newest: Commit) -> Mapping[str, Any]:
-    """Maps each source of a raw table to its key and cursor, or to None if it shares no table."""
+    """Maps each source of a raw table to its key and cursor.
+
+    Maps a source that does not share the table to None.
+    """
     sources = sharers(lake.handle(plan.lake_table))
     if sources or not newest.batch:
         return sources
@@ -247,7 +250,6 @@ def find_takeovers(
 
     Args:
         names: the current and former names of the source.
-        selected: the tables that the spec selects.
         listed: all tables of the source.
         full_refresh: whether the user requested a full refresh of these tables, which may change
             the origin of raw tables.
@@ -298,11 +300,7 @@ def record_origin(plan: TablePlan, lake: Lake) -> None:
 
 
 def build_origin_property(plan: TablePlan, recorded: Mapping[str, str]) -> dict[str, str]:
-    """Builds the table property that contains the origins of a raw table.
-
-    Args:
-        recorded: the recorded origin for each source.
-    """
+    """Builds the table property that contains the origins of a raw table."""
     tables = {**recorded, plan.source: plan.table.ref.qualified_name}
     return {ORIGINS: encode_property(json.dumps(tables, sort_keys=True))}
 

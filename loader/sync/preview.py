@@ -22,12 +22,7 @@ from loader.sync.table_plan import TablePlan
 
 @dataclass(frozen=True)
 class FirstRows:
-    """The first rows of a table.
-
-    Attributes:
-        table: the table as `source.table`.
-        rows: a lazy DataFrame of the rows, with the source's columns.
-    """
+    """The first rows of a table (`source.table`), as a lazy DataFrame with the source's columns."""
 
     table: str
     rows: DataFrame

@@ -2,7 +2,7 @@
 
 The data commit of each table also contains the table's state and ledger row. If the loader crashes
 before they are stored, the next run recovers them from the data commit. A table stays locked until
-then, so that no other run recovers them concurrently.
+they are stored, so that no other run recovers them concurrently.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ class Entry:
 
     Attributes:
         state: the new state; None if it has not changed.
-        record: the ledger row.
         total: the sum of the sync's batches, which is shown to the user.
         error: the exception of the first step that failed; None if no step has failed.
     """

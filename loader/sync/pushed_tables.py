@@ -49,7 +49,6 @@ class PushedTable:
     """A table in a batch that another program pushes.
 
     Attributes:
-        name: the table's name in the program.
         primary_key: the key columns. If this is empty, the recorded key is kept.
         is_whole: whether the batch contains all rows of the table.
     """

@@ -20,9 +20,6 @@ def find_reached_cursor(planned: PlannedBatch, rows: DataFrame) -> Cursor | None
     without snapshots may have been emptied, and may later get rows below the planned cursor, which
     the next sync would miss. Only the source can order collated strings. For such a cursor, the
     planned cursor is kept only if a row with this cursor was read.
-
-    Args:
-        rows: the rows that were read.
     """
     window, bounds, cursor = planned.window, planned.bounds, planned.state.cursor
     if window.cursor is None or window.high is not None or cursor is None:

@@ -57,12 +57,7 @@ class PriorState:
         )
 
     def advance(self, after: TableState, total: SyncRecord) -> PriorState:
-        """Returns the prior state of the next batch.
-
-        Args:
-            after: the state after the recorded batch.
-            total: the sum of the batches so far.
-        """
+        """Returns the prior state of the next batch."""
         has_begun = self.has_begun or after.batch > self.state.batch
         is_selection_new = self.has_new_selection and after.selection == self.state.selection
         next_batch = max(self.next_batch, after.batch + 1)

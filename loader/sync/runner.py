@@ -78,11 +78,11 @@ def run_tables(
     work: Work = sync_table,
     choose_work: ChooseWork | None = None,
 ) -> Iterator[Outcome]:
-    """Syncs the selected tables and yields the outcome of each as soon as its sync has finished.
+    """Syncs the selected tables, and yields the outcome of each table when its sync has finished.
 
     Args:
         concurrency: the number of tables to sync in parallel. The default is the spec's setting.
-        work: the function to call for each table after it is locked and its source is open.
+        work: called for each table after it is locked and its source is open.
         choose_work: returns a function to call instead of `work`, or None. For example,
             :class:`loader.reconcile.rotation.Rotation` reconciles some buckets after the sync.
 
@@ -137,9 +137,7 @@ def record_failure(
 
     Args:
         table: the table's name in the lake.
-        run_id: the id of the run. By default, a new id is created.
         plan: the table's plan; None if the table could not be planned.
-        started: the time at which the attempt started. The default is the current time.
     """
     name = f"{source.name}.{table}"
     redacted = pipeline.redact_error(error, f"table {name}")
@@ -208,7 +206,6 @@ class _Run:
         self.jobs: list[Future[Outcome | None]] = []
 
     def run(self, parts: Sequence[PlannedSource]) -> Iterator[Outcome]:
-        """Locks and syncs the tables of all sources and yields their outcomes."""
         raw = self.pipeline.name_raw_table
         sharing = Counter(raw(part.spec, plan) for part in parts for plan in part.plans)
         with (
@@ -373,12 +370,7 @@ class _Run:
 
 
 class SharedLease:
-    """A lease that several sources of a run use one after the other.
-
-    Args:
-        lease: the lease of the raw table, already acquired.
-        count: the number of sources that use it.
-    """
+    """An acquired lease that `count` sources of a run use one after the other."""
 
     def __init__(self, lease: Lease, count: int) -> None:
         self.lease = lease

@@ -47,7 +47,6 @@ class SyncContext:
 
     @property
     def lake(self) -> Lake:
-        """The lake that stores the raw table."""
         return self.stores.lake
 
     @contextmanager
@@ -73,7 +72,7 @@ class SyncContext:
 
         Args:
             state: the new state; None if it has not changed.
-            total: if the sync had several batches, their sum, which is reported to the user.
+            total: the sum of the sync's batches, which is reported to the user.
             immediately: writes both now, even if this sync defers progress.
         """
         if self.defer_progress is not None and not immediately:

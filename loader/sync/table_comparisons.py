@@ -1,4 +1,4 @@
-"""Reads from the history of comparisons which tables are equal to their sources.
+"""Determines from past comparisons which tables are equal to their sources.
 
 The macro `_verified_tables` of the dbt package computes the same `verified_until`.
 """
@@ -82,7 +82,6 @@ class _ComparedBucket:
     Attributes:
         verified_at: the time of the newest comparison that verified the bucket; None if there is
             none.
-        newest_at: the time of the newest comparison.
         unrepaired: the number of differences that the newest comparison found but did not repair.
     """
 
@@ -231,7 +230,6 @@ class LakeComparisons:
 
 
 def _summarize(buckets: Iterable[_ComparedBucket]) -> dict[tuple[str, str], TableComparison]:
-    """Returns the comparisons of each table, by source and name."""
     tables: dict[tuple[str, str], list[_ComparedBucket]] = {}
     for bucket in buckets:
         tables.setdefault((bucket.source_name, bucket.table_name), []).append(bucket)

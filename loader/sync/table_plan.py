@@ -52,8 +52,7 @@ class NoCursorError(TableError):
         """Builds one error for many tables of a source.
 
         Args:
-            errors: the error for each table.
-            more_cursors: an additional cursor that the error suggests; empty if there is none.
+            more_cursors: an additional cursor to suggest; empty if there is none.
         """
         counts = Counter(name for error in errors.values() for name in error.candidates[:1])
         suggestions = [*(name for name, _ in counts.most_common(5)), *filter(None, [more_cursors])]
@@ -75,7 +74,6 @@ class TablePlan:
     """The plan for one table of one source.
 
     Attributes:
-        key: the primary key; empty if there is none.
         cursor: the cursor column; None for a full refresh without a cursor.
         mode: ``incremental``, ``full_refresh`` or ``cdc``.
         initial: the cursor at which the first sync starts; None to read all rows.
