@@ -39,9 +39,8 @@ class Commit:
 
     Attributes:
         batch: the batch number; 0 if there is no batch yet.
-        snapshot_id: the id of the published Iceberg snapshot.
         state: the state (a JSON string) after this batch; None if the commit has expired.
-        sync: the values of the batch's ledger row, as far as they were known before the commit.
+        sync: the values of the batch's ledger row that were known before the commit.
         rows: the number of appended rows.
         at: the commit time.
     """
@@ -104,23 +103,13 @@ def source_of(lake: Lake, table: str, batch: int) -> str | None:
 
 
 def sharers(handle: Any) -> dict[str, Any]:
-    """Returns the key and cursor of each source that shares a raw table.
-
-    The mapping is empty if the table is not shared.
-
-    Args:
-        handle: Iceberg's handle for the table.
-    """
+    """Returns the key and cursor of each source that shares a raw table."""
     sources: dict[str, Any] = json.loads(decode_property(handle.properties().get(SOURCES) or "{}"))
     return sources
 
 
 def origins(handle: Any) -> dict[str, str]:
-    """Maps each source of a raw table to the name of the table in the source.
-
-    Args:
-        handle: Iceberg's handle for the table.
-    """
+    """Maps each source of a raw table to the name of the table in the source."""
     recorded: dict[str, str] = json.loads(decode_property(handle.properties().get(ORIGINS) or "{}"))
     return recorded
 
@@ -161,7 +150,7 @@ def all_commits(lake: Lake, table: str, known: Collection[int] = ()) -> list[Com
 def keep_newest(lake: Lake, table: str) -> None:
     """Copies the newest commit's metadata to a table property, so that it outlives the commit.
 
-    In a shared table, copies the newest commit of each source, too.
+    In a shared table, also copies the newest commit of each source.
     """
     properties = lake.handle(table).properties()
     wanted: dict[str, Collection[str]] = {NEWEST: ()}

@@ -35,11 +35,7 @@ class SparkNeededError(Exception):
 
 
 def find_warehouse(conf: Mapping[str, str]) -> Path | None:
-    """Returns the folder of a profile's default catalog, or None if it is not a local folder.
-
-    Args:
-        conf: Spark settings from the profile.
-    """
+    """Returns the folder of a profile's default catalog, or None if it is not a local folder."""
     prefix = f"spark.sql.catalog.{conf.get('spark.sql.defaultCatalog')}"
     settings = {
         key[len(prefix) + 1 :]: v for key, v in conf.items() if key.startswith(f"{prefix}.")
@@ -76,8 +72,7 @@ class FolderTables:
 
     >>> FolderTables(Path("/srv/lake/warehouse"), "raw").read("_cq_state", {"key": "string"})
 
-    Args:
-        warehouse: the catalog's folder; if None, all tables need Spark.
+    If `warehouse` is None, all tables need Spark.
     """
 
     def __init__(self, warehouse: Path | None, schema: str) -> None:

@@ -22,11 +22,7 @@ _PLAIN = frozenset({"string", "long", "int", "boolean"})
 
 
 class Records:
-    """The rows of one table, as of the time when its handle was loaded.
-
-    Args:
-        handle: Iceberg's newly loaded handle for the table.
-    """
+    """The rows of one table, as of the time when its handle was loaded."""
 
     def __init__(self, spark: SparkSession, handle: Any) -> None:
         self.handle = handle
@@ -119,8 +115,7 @@ class Records:
     def _spec(self) -> Any:
         """Returns the partition spec for new files.
 
-        Prefers an unpartitioned spec, even an older one of the table, because all rows then fit in
-        one file.
+        Prefers an unpartitioned spec, even an older one, because all rows then fit in one file.
         """
         current = self.handle.spec()
         if current.isUnpartitioned():

@@ -167,14 +167,12 @@ class Lake:
             self._loaded = None
 
     def set_properties(self, table: str, properties: Mapping[str, str]) -> None:
-        """Sets properties of a table in one commit."""
         update = self.handle(table).updateProperties()
         for key, value in properties.items():
             update = update.set(key, value)
         update.commit()
 
     def tables(self) -> list[str]:
-        """Lists all tables of the namespace."""
         if not self.spark.catalog.databaseExists(quote_name(self.schema)):
             return []
         rows = self.spark.sql(f"show tables in {quote_name(self.schema)}").collect()
@@ -193,7 +191,6 @@ class Lake:
         return self.columns_of(self.fresh(table) if fresh else self.handle(table))
 
     def columns_of(self, handle: Any) -> StructType:
-        """Returns the columns of a loaded table with Spark types."""
         convert = self.jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert
         return StructType.fromJson(json.loads(convert(handle.schema()).json()))
 
@@ -221,7 +218,6 @@ class Lake:
         return self.handle(table)
 
     def properties(self, table: str) -> dict[str, str]:
-        """Returns a table's Iceberg properties."""
         # Transfers one JSON string, because reading a Java map takes several JVM calls per entry.
         mapper = self.jvm.com.fasterxml.jackson.databind.ObjectMapper()
         properties: dict[str, str] = json.loads(

@@ -145,7 +145,7 @@ class SyncRecord:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns a mapping from names to values. Times are ISO strings in UTC."""
+        """Maps names to values. Times are ISO strings in UTC."""
         return {
             key: value.isoformat() if isinstance(value, dt.datetime) else value
             for key, value in asdict(self).items()
@@ -189,7 +189,6 @@ class Ledger:
         add_missing_columns(self.lake, TABLE, ensure_table(self.lake, TABLE, schema), COLUMNS)
 
     def append(self, record: SyncRecord) -> None:
-        """Durably appends one row."""
         self.append_all([record])
 
     @_reports_damage

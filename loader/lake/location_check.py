@@ -10,33 +10,17 @@ from loader.errors import TableError
 
 
 def confirm_place(handle: Any, name: str) -> None:
-    """Checks that a Hadoop table's folder matches the location recorded in its metadata.
+    """Raises a TableError if a Hadoop table's folder differs from the location in its metadata.
 
     The metadata of a copied table refers to the original folder. A run would write to the original
     folder, and `compact` would treat newer files there as orphans and delete them.
-
-    Args:
-        handle: Iceberg's handle for the table.
-        name: the table's name, for the error message.
-
-    Raises:
-        TableError: if the folders differ.
     """
     here = str(handle.operations().metadataFileLocation("x")).removesuffix("/metadata/x")
     refuse_moved(here, str(handle.location()).rstrip("/"), name)
 
 
 def refuse_moved(here: str, recorded: str, name: str) -> None:
-    """Rejects a table whose folder differs from the location recorded in its metadata.
-
-    Args:
-        here: the table's folder.
-        recorded: the location in the metadata.
-        name: the table's name, for the error message.
-
-    Raises:
-        TableError: if they differ.
-    """
+    """Raises a TableError if a table's folder differs from the location in its metadata."""
     if here == recorded or _is_same_folder(_path(here), _path(recorded)):
         return
     raise TableError(

@@ -47,11 +47,7 @@ def lock_file(path: Path, timeout: float) -> FileLock:
 def find_local_warehouse(catalog_type: str | None, warehouse: str) -> Path | None:
     """Returns the folder of a local Hadoop warehouse, or None if the warehouse is not local.
 
-    As in Hadoop, everything after the scheme is the path, including `#`, `?` and `%`.
-
-    Args:
-        catalog_type: the catalog's `type` setting.
-        warehouse: a path, or a URL with the scheme `file`.
+    As in Hadoop, everything after the scheme `file` is the path, including `#`, `?` and `%`.
     """
     url = re.fullmatch(r"file:(?://[^/]*)?(/.*)", warehouse, re.DOTALL)
     if catalog_type != "hadoop" or not warehouse:

@@ -61,7 +61,6 @@ class LockRecord:
 
     @classmethod
     def of(cls, run_id: str, place: str) -> LockRecord:
-        """Creates a record for this process with the current time."""
         return cls(run_id, socket.gethostname(), place, os.getpid(), now())
 
     def to_json(self) -> str:
@@ -127,19 +126,13 @@ class LockStore(Protocol):
         """Returns the time of a run's last heartbeat, or None if there is none."""
 
     def write_heartbeat(self, run_id: str, text: str | None) -> None:
-        """Replaces a run's heartbeat, or removes it if `text` is None.
-
-        Only the run itself may call this.
-        """
+        """Replaces the heartbeat of the current run, or removes it if `text` is None."""
 
     def remove_heartbeat(self, run_id: str) -> None:
         """Removes a dead run's heartbeat unless a lock record still refers to the run."""
 
     def delete_old(self, age: float) -> int:
-        """Deletes the records of runs that died more than `age` seconds ago.
-
-        Returns the number of deleted records.
-        """
+        """Deletes records of runs that died more than `age` seconds ago. Returns their number."""
 
 
 class FileLockStore:

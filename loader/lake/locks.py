@@ -143,11 +143,7 @@ class Lease:
     """The exclusive right to write to one table, from :meth:`acquire` to :meth:`release`.
 
     Args:
-        table: the raw table.
         where: the table's name in messages.
-        lock: the table's file lock.
-        store: the store of the lock record.
-        run_id: the run that acquires the lease.
         expiry: the number of seconds without a new heartbeat after which another machine's record
             is ignored.
         staleness: measures how long other runs' heartbeats have not changed.
@@ -227,8 +223,7 @@ class Lease:
     ) -> None:
         """Waits until the owner's heartbeat has not changed for `expiry` seconds on this machine.
 
-        Raises:
-            LockedError: if the owner is alive, or if a recent heartbeat suggests that it is alive.
+        Raises a LockedError as soon as the owner seems to be alive.
         """
         is_waiting = False
         while True:
@@ -304,9 +299,8 @@ def acquire_all(
 ) -> list[str | Exception | None]:
     """Acquires the leases of one run in one commit.
 
-    Returns the result or the exception of :meth:`Lease.acquire` for each lease. Waits for a run
-    that may be dead until it is known to be dead or alive, but does not wait for a run that is
-    alive.
+    Returns the result or the exception of :meth:`Lease.acquire` for each lease. Waits for runs that
+    may be dead until their state is certain, but does not wait for runs that are alive.
     """
     results: dict[Lease, str | Exception | None] = {}
     records: dict[Lease, str] = {}

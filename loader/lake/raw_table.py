@@ -92,9 +92,9 @@ def create_raw_table(
 def drop_outdated_table(
     lake: Lake, table: str, schema: StructType, excluded: Sequence[str] = ()
 ) -> None:
-    """Drops a raw table that has no batches yet if the source's columns have changed.
+    """Drops a raw table without batches if the source's columns have changed.
 
-    It can then be recreated with the new columns.
+    The table can then be recreated with the new columns.
     """
     if lake.exists(table) and _is_outdated(lake, table, schema, excluded):
         lake.drop(table)
@@ -173,9 +173,9 @@ def may_exceed(lake: Lake, table: str, column: str, cursor: Cursor) -> bool:
 
 
 def may_reach(lake: Lake, table: str, column: str, cursor: Cursor, generation: int) -> bool:
-    """Returns whether a row of this generation may be at or above a cursor.
+    """Returns whether a row of this generation may be at or above a cursor, by the file statistics.
 
-    The answer is based on file statistics. It is false if the column and the cursor differ in type.
+    Returns false if the column and the cursor differ in type.
     """
     return bool(_may_match(lake, table, column, cursor, "greaterThanOrEqual", generation))
 

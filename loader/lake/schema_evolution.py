@@ -34,8 +34,6 @@ class EvolutionPolicy:
     Attributes:
         where: the table's name in errors.
         select: the table's name on the command line.
-        key: the primary key's columns.
-        cursor: the cursor column.
         freeze: whether to reject all changes.
         accepts_key_change: whether key and cursor columns may be widened.
         reads_everything: whether all rows are reread, so that new columns have values in all rows.
@@ -60,15 +58,12 @@ def check_key_and_cursor(
     arriving: Mapping[str, t.StructField],
     policy: EvolutionPolicy,
 ) -> None:
-    """Rejects changes after which new keys or cursors could not be compared with the raw table's.
+    """Raises a TableError if new keys or cursors could not be compared with the raw table's.
 
     Args:
-        columns: the raw table's columns with bare types (:func:`bare`), keyed by lower-case name.
+        columns, arriving: the columns of the raw table and the current columns of the source, with
+            bare types (:func:`bare`), keyed by lower-case name.
         before: the source's schema at the last batch.
-        arriving: the source's current columns with bare types, keyed by lower-case name.
-
-    Raises:
-        TableError: if a change is rejected.
     """
     cursor = policy.cursor.lower() if policy.cursor else None
     key = {name.lower() for name in policy.key}
@@ -125,7 +120,6 @@ class Alteration:
 
     @property
     def sql(self) -> str:
-        """The clause for `alter table`."""
         name = ".".join(quote_name(part) for part in self.path)
         if self.adds:
             return f"add column {name} {ddl(self.type)}"
@@ -222,11 +216,7 @@ class Drift:
 
 
 def plan_creation(source: t.StructType, excluded: Sequence[str] = ()) -> Drift:
-    """Returns the plan for a missing raw table, which is created with the source's columns.
-
-    Args:
-        excluded: the source's columns that the spec excludes.
-    """
+    """Returns the plan for a missing raw table, which is created with the source's columns."""
     mappings = (
         ColumnMapping(f.name, bare(f.dataType), f.name, raw_type(f.dataType)) for f in source.fields
     )
@@ -245,7 +235,6 @@ def derive_drift(
     Names are case-insensitive, as in Spark.
 
     Args:
-        raw: all columns of the raw table.
         remembered: the stored schema of the source at the last batch; None if there is none.
 
     Raises:
@@ -386,7 +375,6 @@ def _notes(
     """Yields a note for each change of the source.
 
     Args:
-        excluded: columns that the spec excludes, in lower case.
         with_target: whether a note includes the name of the raw column.
     """
     for mapping in mappings:

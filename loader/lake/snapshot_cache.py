@@ -19,11 +19,7 @@ _tables: OrderedDict[str, tuple[int | None, dict[Any, Any]]] = OrderedDict()
 
 
 def get_cache(handle: Any) -> dict[Any, Any]:
-    """Returns the cache for a table's current snapshot. The caller may add values to it.
-
-    Args:
-        handle: Iceberg's newly loaded handle for the table.
-    """
+    """Returns the cache of a newly loaded table's current snapshot. Callers may add values."""
     identity, current = str(handle.uuid()), _current(handle)
     with _changing:
         as_of, cache = _tables.pop(identity, (None, {}))

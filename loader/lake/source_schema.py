@@ -27,11 +27,7 @@ PROPERTY = "strandline.source_schema"
 
 
 def property_of(source: str) -> str:
-    """Returns the name of the property that stores a source's schema.
-
-    Args:
-        source: the source's name if sources share the table; otherwise empty.
-    """
+    """Returns the property that stores a source's schema. `source` is empty in unshared tables."""
     return f"{PROPERTY}.{source}" if source else PROPERTY
 
 
@@ -83,7 +79,6 @@ class SourceSchema:
         variants: Iterable[str] = (),
         excluded: Iterable[str] = (),
     ) -> SourceSchema:
-        """Creates a source's schema from the current columns."""
         fields = [t.StructField(f.name, bare(f.dataType)) for f in schema.fields]
         left_out = sorted(name.lower() for name in excluded)
         return cls(
@@ -135,11 +130,7 @@ class SourceSchema:
 
     @classmethod
     def parse(cls, text: str, where: str) -> SourceSchema:
-        """Parses the property's value.
-
-        Raises:
-            TableError: if this loader did not write the value.
-        """
+        """Parses the property's value. Raises a TableError if this loader did not write it."""
         try:
             value = json.loads(text)
             plain = {"nullable": True, "metadata": {}}

@@ -68,13 +68,11 @@ def stage_batch(
 
 
 def count_staged_rows(lake: Lake, table: str, snapshot_id: int) -> int:
-    """Returns the number of rows that a staged snapshot adds."""
     snapshot = lake.handle(table).snapshot(snapshot_id)
     return int(snapshot.summary().get("added-records") or 0)
 
 
 def read_staged(lake: Lake, table: str, snapshot_id: int, batch: int) -> DataFrame:
-    """Returns the rows of a staged batch."""
     reader = lake.spark.read.option("versionAsOf", str(snapshot_id))
     return reader.table(lake.name(table)).where(f.col(BATCH_COLUMN) == batch)
 

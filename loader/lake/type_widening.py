@@ -74,7 +74,7 @@ def raw_type(data_type: t.DataType) -> t.DataType:
 
 
 def find_wider_type(raw: t.DataType, source: t.DataType) -> t.DataType | None:
-    """Returns the type that a raw column needs to store values of a source's type, too.
+    """Returns the type with which a raw column can also store values of a source's type.
 
     Returns `raw` itself if it can already store values of `source`. Returns None if Iceberg cannot
     widen the column in place. Struct fields are matched by case-insensitive name.
