@@ -36,8 +36,8 @@ class RedisState(StateBackend):
     """A state backend in Redis.
 
     The rows of each key are in a sorted set ``<table_name>:<key>``. The set ``<table_name>``
-    contains the keys. A member of a sorted set is a JSON string ``{"updated_at": …, "value": …,
-    "version": …}``.
+    contains the keys. A member of a sorted set is a JSON object with the keys `updated_at`, `value`
+    and `version`.
 
     The guarantees against missing and duplicate rows do not depend on Redis persistence. The data
     commit contains the state, so the next run restores states that Redis loses in a crash or a
