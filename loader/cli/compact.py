@@ -223,8 +223,8 @@ def _plan_raw_tables(
 ) -> tuple[dict[tuple[str, str], Raw], list[LoaderError], set[str]]:
     """Plans the spec's tables to find their keys.
 
-    Returns the raw tables by source and lake table, the errors, and the names of unreadable
-    sources.
+    Returns the raw tables by source and lake table, the errors, and the names of the sources
+    without any plan.
     """
     from loader.maintenance.compaction import Raw
 

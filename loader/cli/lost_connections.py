@@ -23,7 +23,7 @@ def retry_lost_connections(
     outcomes: list[Outcome],
     run_again: Callable[[Sequence[str]], None],
 ) -> None:
-    """Retries tables that lost their connection to the database or the catalog during the run.
+    """Retries the tables whose connection was lost, after each of :data:`RETRY_PAUSES`.
 
     Does not retry if the first connection failed, for example because of a wrong host.
 

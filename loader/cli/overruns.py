@@ -25,7 +25,7 @@ class RoundTimes:
     """The times of a round, in seconds.
 
     Attributes:
-        load: the time of the sync; None if the round was interrupted.
+        load: the time of the sync; None if the round did not finish.
         tables: the number of synced tables.
         longest: the time of each table and of each other step of the sync, keyed by name.
         build: the result of the build; None if there was no build.

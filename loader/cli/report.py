@@ -163,7 +163,6 @@ class ReportWriter:
     def render(
         self, pipeline: Pipeline | None = None, refresh: int | None = None
     ) -> tuple[str, str]:
-        """Returns the page and the verdict."""
         from loader.cli.console import escape_invisible
         from loader.report.contents import build_report, choose_periods
         from loader.report.history import read_history

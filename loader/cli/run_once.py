@@ -98,7 +98,6 @@ class RestartingRun:
 
         Args:
             select: tables, by name or wildcard; empty means all.
-            sync: syncs the selected tables.
 
         Raises:
             JavaEndedError: if the JVM exited while no table was in progress, or after the run was

@@ -203,11 +203,7 @@ def _begin_java(settings: Settings, spec: Spec) -> Profile:
 
 
 def refuse_two_readers(spec: Spec) -> None:
-    """Refuses two sources that use the same exclusive resource, such as a replication slot.
-
-    Raises:
-        SpecError: if there are two such sources; the error names both.
-    """
+    """Raises a SpecError if two sources use an exclusive resource, such as a replication slot."""
     from loader.sources.entry_points import find_connector
 
     readers: dict[tuple[str, ...], str] = {}

@@ -26,9 +26,6 @@ _PAUSE = 0.5
 class SlowSteps(logging.Handler):
     """Reports the oldest running step (:func:`loader.spark.named_steps.step`).
 
-    Args:
-        show: prints a line.
-
     Attributes:
         describe: returns the progress of tables, as lines and JSON objects. If there are any, they
             are printed instead of the step.
@@ -59,7 +56,7 @@ class SlowSteps(logging.Handler):
 
     @contextmanager
     def watch(self) -> Iterator[None]:
-        """Reports slow steps while a command runs."""
+        """Reports slow steps and the tables' progress within the block."""
         log = logging.getLogger(LOGGER)
         log.addHandler(self)
         log.setLevel(logging.DEBUG)
@@ -71,7 +68,7 @@ class SlowSteps(logging.Handler):
 
     @contextmanager
     def report(self) -> Iterator[None]:
-        """Reports the tables' progress, without other steps."""
+        """Reports the tables' progress within the block, but no other steps."""
         thread = threading.Thread(target=self._show, name="slow-steps", daemon=True)
         thread.start()
         try:

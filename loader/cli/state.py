@@ -410,7 +410,6 @@ def stores_of(pipeline: Pipeline, table: str) -> Stores:
 
 
 def _refuse_impossible(table: str) -> None:
-    """Refuses a key that no table can have."""
     rest = table.partition(".")[2]
     reason = explain_refusal(rest) if rest else None
     if reason is not None:

@@ -42,11 +42,7 @@ _Fields = column_lineage_dataset.Fields
 
 
 class OpenLineage:
-    """Builds OpenLineage events, and sends them with one client for this process.
-
-    Args:
-        namespace: the namespace of the jobs.
-    """
+    """Builds OpenLineage events, and sends them with one client for this process."""
 
     def __init__(self, namespace: str = "strandline") -> None:
         self._client = OpenLineageClient()

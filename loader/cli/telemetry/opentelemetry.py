@@ -166,7 +166,6 @@ class RunTrace:
         self.listener.warn(table, text)
 
     def end_table(self, outcome: Outcome) -> None:
-        """Ends the spans of a table."""
         with self._changing:
             spans = self._begin_table(outcome.table)
             self._tables.pop(outcome.table)
@@ -184,7 +183,6 @@ class RunTrace:
         spans.table.end()
 
     def end(self, error: str | None) -> None:
-        """Ends all spans."""
         with self._changing:
             tables, self._tables = self._tables, {}
         for spans in tables.values():

@@ -55,11 +55,7 @@ def check_writable(path: Path) -> None:
 
 
 def write_file(path: Path, samples: Iterable[Sample]) -> None:
-    """Replaces the file atomically.
-
-    Raises:
-        OSError: if it cannot be written.
-    """
+    """Replaces the file atomically. Raises an OSError if it cannot be written."""
     registry = CollectorRegistry()
     registry.register(_Samples(tuple(samples)))
     write_to_textfile(str(path), registry)

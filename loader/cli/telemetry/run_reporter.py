@@ -136,7 +136,6 @@ class RunReporter:
             self._output.warning(f"{kind}: the report was not sent: {what}")
 
     def _read_statuses(self, pipeline: Pipeline) -> list[TableStatus]:
-        """Returns the newest sync of each table in the spec."""
         from loader.cli.status import list_last_attempts
         from loader.sync.status_readers import list_readers_by_spark
 

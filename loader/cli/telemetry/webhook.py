@@ -75,7 +75,6 @@ class Webhook:
 
     Attributes:
         file: the file that stores `failing` for the next process.
-        failing: the names of the failing tables and dbt nodes.
     """
 
     url: str = field(repr=False)
