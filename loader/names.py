@@ -60,8 +60,7 @@ def qualify(select: Sequence[str], names: Iterable[str]) -> list[str]:
         by_table.setdefault(name.partition(".")[2].lower(), set()).add(name)
     return [
         min(by_table[name.lower()])
-        # Patterns are not changed. Neither are names with a dot, because they may already contain
-        # the source.
+        # Patterns stay unchanged. So do names with a dot, which may already contain the source.
         if not re.search(r"[.*?[]", name) and len(by_table.get(name.lower(), ())) == 1
         else name
         for name in select

@@ -64,4 +64,3 @@ select_option = click.option(
     help="source.table or a wildcard; repeatable.",
     shell_complete=complete_tables,
 )
-"""The option that selects a command's tables."""

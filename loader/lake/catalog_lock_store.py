@@ -42,7 +42,7 @@ _RUN_PREFIX = "run."
 _ATTEMPTS = 20
 _REFUSALS = 3
 _REFUSED_SECONDS = 3.0
-"""A commit fails after this many refusals in this time, if no other process commits meanwhile."""
+"""After this many refusals in this time without another process's commit, a commit fails."""
 # The maximum age of a tag in ms. It only makes the tag differ, because no process expires tags.
 _MOVED_AGE = 1
 # The commit was rejected, or its outcome is unknown. The next attempt first reads the records.

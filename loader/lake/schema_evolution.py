@@ -58,7 +58,7 @@ def check_key_and_cursor(
     arriving: Mapping[str, t.StructField],
     policy: EvolutionPolicy,
 ) -> None:
-    """Raises a TableError if new keys or cursors could not be compared with the raw table's.
+    """Raises a TableError if new keys or cursors could not be compared with those in the raw table.
 
     Args:
         columns, arriving: the columns of the raw table and the current columns of the source, with

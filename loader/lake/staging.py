@@ -24,7 +24,7 @@ from loader.rows.version_order import quote_name
 from loader.spark import local_files
 
 LATE_COMMIT = 600.0
-"""A REST server may apply a commit this many seconds after the client lost the connection."""
+"""A REST server may apply a commit up to this many seconds after the client lost its connection."""
 
 
 def stage_batch(

@@ -139,7 +139,7 @@ class StateBackend(ABC):
     def build_next_rows(
         self, states: Mapping[str, TableState]
     ) -> dict[str, StateRow | StateError | None]:
-        """Returns the next row of each key, None if its state is unchanged, or an error."""
+        """Maps each key to its next row, to None if its state is unchanged, or to an error."""
         stored = self.latest_by_key(list(states))
         results: dict[str, StateRow | StateError | None] = {}
         for key, state in states.items():

@@ -72,7 +72,7 @@ class LakeState(StateBackend):
                 return []
             cache = get_cache(records.handle)
             if key not in cache:
-                has_few_files = records.files() <= _FEW  # Spark reads files in parallel
+                has_few_files = records.files() <= _FEW
                 rows = (
                     map(_parse_row, records.select(_COLUMNS, {"key": key}, {}))
                     if has_few_files

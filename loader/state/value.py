@@ -53,7 +53,7 @@ class TableState:
     """The content of a state value, mainly the cursor and the batch.
 
     Attributes:
-        batch: the newest batch, whose rows the cursor includes.
+        batch: the number of the newest batch.
         generation: the newest generation. New rows are appended in this generation or in the key's
             generation (:func:`loader.rows.version_order.assign_generation`).
         base: the generation of the newest full read; None if it equals `generation`.
@@ -260,8 +260,8 @@ def _order_by_cursor(
 ) -> Callable[[tuple[TableState, StateRow]], Any]:
     """Returns a sort key that orders states of the same batch by their cursors.
 
-    Raises a StateError if they cannot be ordered. For example, the cursors may be from different
-    columns, or they may be strings, which only the database can order.
+    Raises a StateError if they cannot be ordered, for example because the cursors are from
+    different columns, or are strings, which only the database can order.
     """
     cursors = [state.cursor for state in states if state.cursor]
     kinds = {(s.cursor_field, s.cursor.type) for s in states if s.cursor}

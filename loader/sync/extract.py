@@ -54,7 +54,7 @@ from loader.sync.sync_context import SyncContext
 from loader.sync.table_plan import FULL_REFRESH, INCREMENTAL, TablePlan
 
 _FEW_ROWS = 5_000
-"""Up to this number of rows, Spark's optimizer takes longer than the query, so it is limited."""
+"""Up to this number of rows, Spark's optimizations take more time than they save."""
 
 _MANY_ROWS = 300_000
 """If the raw table has more rows, compiling Spark's generated code pays off."""

@@ -40,7 +40,7 @@ ChooseWork = Callable[[SyncContext], Work | None]
 """A function that returns the work for a table, or None for the run's usual work."""
 
 RECORD_SECONDS = 60.0
-"""The maximum time in seconds before the progress of finished tables is written together."""
+"""The maximum time in seconds before the progress of finished tables is written."""
 
 
 _log = logging.getLogger("loader")
