@@ -228,9 +228,9 @@ def _set_pwd(folder: Path) -> Iterator[None]:
 def redact_log() -> Iterator[None]:
     """Removes secrets from dbt's output and log. dbt itself removes only `DBT_ENV_SECRET_*`.
 
-    Replaces dbt's function `env_scrubber` in both modules that use it. Also replaces dbt's function
-    that writes a line. This function would compose and scrub debug events even if it does not write
-    them. With `--log-format json`, this would take a sixth of a build's time.
+    Replaces dbt's function `env_scrubber` in the two modules that use it. Also replaces dbt's
+    function that writes a line. This function would compose and scrub debug events even if it does
+    not write them. With `--log-format json`, this would take a sixth of a build's time.
     """
     modules: list[Any] = [importlib.import_module(name) for name in _DBT_LOGGING]
     originals = [module.env_scrubber for module in modules]

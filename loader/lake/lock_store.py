@@ -126,7 +126,7 @@ class LockStore(Protocol):
         """Returns the time of a run's last heartbeat, or None if there is none."""
 
     def write_heartbeat(self, run_id: str, text: str | None) -> None:
-        """Replaces the heartbeat of the current run, or removes it if `text` is None."""
+        """Replaces a run's heartbeat, or removes it if `text` is None."""
 
     def remove_heartbeat(self, run_id: str) -> None:
         """Removes a dead run's heartbeat unless a lock record still refers to the run."""

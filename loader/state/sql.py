@@ -31,7 +31,7 @@ class SqlState(StateBackend):
     If the loader creates the table, its primary key is (key, version), so a version cannot be
     written twice. A table that another tool created may lack this key, have null versions, or lack
     `updated_at`. The loader uses such a table without altering it. If a version has several rows,
-    the loader chooses one of them when it reads the state.
+    the loader chooses one row when it reads the state.
 
     Each operation opens a new connection, because a sync may take hours, and servers and firewalls
     close idle connections.

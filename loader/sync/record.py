@@ -1,4 +1,4 @@
-"""Records a batch's state and then its ledger row. After a crash, recovery writes both."""
+"""Records a batch's state and then its ledger row. After a crash, recovery completes this step."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ class TablePlan:
 
         This is false for files, for connectors with a checkpoint, and for tables whose key is only
         declared in the spec. Such sources may return several versions of a key, and only the cursor
-        tells which is the newest.
+        shows which is the newest.
         """
         declared = self.table.primary_key
         if self.table.progress is not Progress.CURSOR:
