@@ -52,7 +52,6 @@ def detect_damage(text: str, where: str) -> DamagedError | None:
 
 
 def _find_damage(text: str) -> tuple[str, str] | None:
-    """Returns the damaged part of a table and the damaged file, or None if there is no damage."""
     missing = _MISSING.search(text)
     if missing is not None:
         return "metadata", f"v{missing[1]}.metadata.json"

@@ -149,7 +149,6 @@ def _load_command(entry: EntryPoint) -> click.Command:
 
 
 def _exit_if_output_lost(ctx: click.Context) -> None:
-    """Exits with an error if the command could not write its results to standard output."""
     settings: Settings | None = ctx.obj
     if ctx.parent is None and settings is not None and settings.output.streams.code:
         error = settings.output.streams.error
@@ -159,7 +158,6 @@ def _exit_if_output_lost(ctx: click.Context) -> None:
 
 
 def _to_loader_error(error: Exception) -> LoaderError:
-    """Translates any exception into a loader error. `--debug` also prints the original."""
     if isinstance(error, LoaderError):
         return error
     from loader.spark.error_translation import translate_error

@@ -246,7 +246,6 @@ def _list_raw_tables(
     planned: dict[tuple[str, str], Raw],
     failed: set[str],
 ) -> tuple[list[tuple[Lake, Raw]], dict[str, LoaderError]]:
-    """Returns the sources' distinct raw tables, and the error for each unreadable table."""
     from loader.lake.raw_table import list_raw_tables
     from loader.maintenance.compaction import Raw
     from loader.sync.ownership import is_loaded_by

@@ -212,7 +212,6 @@ class Output:
         self.streams.write(stream, lambda: print(text, file=getattr(sys, stream)))
 
     def _redact(self, value: Any) -> Any:
-        """Redacts the strings in a value, except the keys of mappings."""
         if value is None or isinstance(value, bool | int | float):
             return value
         if isinstance(value, Mapping):

@@ -171,7 +171,6 @@ class Daemon:
         build: BuildResult | None,
         seconds: float,
     ) -> None:
-        """Sends the requested reports, such as metrics, with the result of the newest build."""
         self._newest_build = build or self._newest_build
         if self.request.reporter is not None and not self.stopped.is_set():
             tables, errors = list_table_results(outcomes), list_errors(outcomes, run_error)
@@ -211,7 +210,6 @@ class Daemon:
             self._spec_error = str(error)
 
     def _rebuild_pipeline(self, spec: Spec) -> Pipeline:
-        """Returns a pipeline for a changed spec, with the running Spark session."""
         profile, known = profile_of(self.settings, spec), self.settings.profile
         if known is not None and (profile.name, profile.target, profile.conf) != (
             known.name,
@@ -284,7 +282,6 @@ class Daemon:
                 self._errors[name] = outcome.source, text
 
     def _update_backoff(self, outcomes: list[Outcome]) -> None:
-        """Records which sources are down, and how long they are paused."""
         names = {source.name for source in self.pipeline.spec.sources}
         self._down = {name: down for name, down in self._down.items() if name in names}
         for name in {outcome.source for outcome in outcomes} & names:

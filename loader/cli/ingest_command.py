@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 
 class _Warnings:
-    """A listener that prints warnings, but no progress."""
-
     def __init__(self, settings: Settings) -> None:
         self._output = settings.output
 
@@ -41,8 +39,7 @@ class _Warnings:
 def choose_lake(settings: Settings, destination: str | None) -> tuple[Spec, str]:
     """Returns the spec and the name of a lake in it, by default the first lake.
 
-    Raises:
-        SpecError: if the spec has no lake, or `destination` is not a lake.
+    Raises a SpecError if the spec has no lake, or `destination` is not a lake.
     """
     from loader.spec.plugins import LakeDestination
 

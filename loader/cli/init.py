@@ -174,7 +174,6 @@ def describe_tables(source: Source) -> tuple[list[str], list[str]]:
 
 
 def _choose_cursor(source: Source, table: SourceTable) -> tuple[str, str]:
-    """Returns the options of a table, and the reason for the choice."""
     from loader.rows.cursor import CursorType
     from loader.sources.candidates import UPDATE_COLUMN, suggest_cursors
 

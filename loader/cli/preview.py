@@ -95,7 +95,6 @@ def _shorten(value: str | None) -> str:
 
 
 def _fits(headers: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]], width: int) -> bool:
-    """Returns whether a table fits a terminal without line breaks in its cells."""
     widths = [
         max(cell_len(text) for text in (*header, *cells))
         for header, *cells in zip(headers, *rows, strict=True)

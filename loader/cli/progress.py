@@ -108,7 +108,6 @@ class Progress:
         return [(f"tables finished: {finished}; in progress: {listed}", {})]
 
     def _measure(self) -> list[dict[str, Any]]:
-        """Returns the progress of each table, with the keys of the JSON event `progress`."""
         with self._lock:
             tables = dict(self._tables)
         now = time.monotonic()

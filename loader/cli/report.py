@@ -98,8 +98,7 @@ def report(
 def replace_page(path: Path, page: str) -> None:
     """Replaces an HTML page atomically, so that readers never see a partial page.
 
-    Raises:
-        LoaderError: if the file cannot be written.
+    Raises a LoaderError if the file cannot be written.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:

@@ -215,8 +215,7 @@ class RunRequest:
     def run(self, runs: RestartingRun, watch: Watch, done: Callable[[Outcome], None]) -> None:
         """Syncs the tables, and calls `done` for each finished table.
 
-        Raises:
-            JavaEndedError: if Spark's JVM has exited, and the run cannot continue in a new JVM.
+        Raises a JavaEndedError if Spark's JVM has exited, and the run cannot continue in a new JVM.
         """
 
         def sync(
@@ -281,8 +280,7 @@ def sync_tables(
 ) -> tuple[list[Outcome], LoaderError | None]:
     """Syncs the tables of a request, and retries tables whose connection was lost.
 
-    Returns:
-        The outcomes, and the error if Spark's JVM has exited and the run could not continue.
+    Returns the outcomes, and the error if Spark's JVM exited and the run could not continue.
     """
     outcomes: list[Outcome] = []
 
@@ -332,7 +330,6 @@ def report_outcomes(
 
 
 def describe_end(outcome: Outcome) -> str:
-    """Returns one line about a table's result."""
     record = outcome.record
     if record is None:
         return ""
@@ -351,7 +348,6 @@ def _summarize(outcomes: Sequence[Outcome]) -> str:
 
 
 def _describe_lost_rows(outcomes: Sequence[Outcome]) -> str:
-    """Describes appended rows at or below stored cursors; empty if there are none."""
     lost = {
         outcome.table: (record.rows_below_cursor or 0) + (record.rows_at_cursor or 0)
         for outcome in outcomes

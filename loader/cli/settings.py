@@ -74,8 +74,7 @@ def open_pipeline_with_pushed_tables(
 ) -> Iterator[Pipeline]:
     """Opens a pipeline that includes the tables that other programs pushed.
 
-    Raises:
-        LoaderError: if neither the spec nor its lakes contain a source.
+    Raises a LoaderError if neither the spec nor its lakes contain a source.
     """
     with open_pipeline(settings, spec or settings.spec(needs_source=False)) as pipeline:
         from loader.sync.pushed_tables import add_pushed_tables
@@ -90,11 +89,8 @@ def open_pipeline_with_pushed_tables(
 def read_progress(settings: Settings, read: Callable[[Sequence[StatusReaders]], Result]) -> Result:
     """Reads state and ledger. Starts Spark with one thread, unless both are in a local folder.
 
-    Args:
-        read: reads the data for a command. It may be called twice, so it must not print.
-
-    Raises:
-        LoaderError: as in :func:`open_pipeline_with_pushed_tables`.
+    `read` may be called twice, so it must not print. Raises a LoaderError like
+    :func:`open_pipeline_with_pushed_tables`.
     """
     from loader.lake.folder_tables import SparkNeededError
     from loader.spark.profile import refuse_moved_project
@@ -136,8 +132,7 @@ def reopen_without_executors(settings: Settings, pipeline: Pipeline) -> Pipeline
 def profile_of(settings: Settings, spec: Spec) -> Profile:
     """Loads the target of dbt's profile that a spec's sources use.
 
-    Raises:
-        SpecError: if the target does not exist, or the spec's sources use several targets.
+    Raises a SpecError if the target does not exist, or the spec's sources use several targets.
     """
     from loader.spark.profile import load_profile
     from loader.spec.plugins import LakeDestination
@@ -169,7 +164,6 @@ def profile_of(settings: Settings, spec: Spec) -> Profile:
 
 
 def open_session(settings: Settings, spec: Spec, lake: LakeOptions) -> SparkSession:
-    """Starts Spark with the profile of one destination."""
     from loader.spark.profile import load_profile
 
     profile = load_profile(

@@ -54,10 +54,8 @@ def setup(settings: Settings, drivers: tuple[str, ...], archive: bool | None) ->
 def prepare_log(settings: Settings, report: Callable[[str], None]) -> None:
     """Checks that Debezium is installed, and reports the SQL that administrators must run.
 
-    Does not connect to the databases; `loader check` reports their unmet requirements.
-
-    Raises:
-        SpecError: if Debezium is not installed, or the spec is invalid.
+    Does not connect to the databases; `loader check` reports their unmet requirements. Raises a
+    SpecError if Debezium is not installed, or the spec is invalid.
     """
     from loader.sources.jdbc.interface import load_capture
     from loader.sources.jdbc.options import JdbcOptions

@@ -364,7 +364,6 @@ def _store(
     table: str,
     change: Callable[[TableState | None], TableState],
 ) -> None:
-    """Changes a table's state while holding the table's lock."""
     stores = stores_of(pipeline, table)
     change(_read_known_state(stores, table))  # refuses an invalid change before the table is locked
     with lock_tables(pipeline, [table]):
@@ -376,7 +375,6 @@ def _store(
 
 
 def _refuse_system_tables(pipeline: Pipeline, keys: Iterable[str]) -> None:
-    """Refuses keys of the loader's own tables, which have no cursor."""
     from loader.lake.catalog_lock_store import TABLE as OWNERS
 
     system_tables = {OWNERS, *(table.name.lower() for table in list_system_tables(pipeline))}
@@ -393,8 +391,7 @@ def _refuse_system_tables(pipeline: Pipeline, keys: Iterable[str]) -> None:
 def stores_of(pipeline: Pipeline, table: str) -> Stores:
     """Returns the stores that contain a table's state.
 
-    Raises:
-        SpecError: if the name is not `source.table`, or the spec has no such source or table.
+    Raises a SpecError if the name is not `source.table`, or the spec has no such source or table.
     """
     name, dot, rest = table.partition(".")
     _refuse_impossible(table)
@@ -423,11 +420,7 @@ def _refuse_impossible(table: str) -> None:
 def find_key(progress: Sequence[StatusReaders], table: str, where: str) -> str:
     """Returns the key of a table's state. `table` needs no source if only one source matches.
 
-    Args:
-        where: the command, for errors.
-
-    Raises:
-        SpecError: if there is no such state, or if several sources match.
+    Raises a SpecError if there is no such state, or if several sources match.
     """
     from loader.sync.status_readers import list_state_readers
 
@@ -461,8 +454,7 @@ def find_key(progress: Sequence[StatusReaders], table: str, where: str) -> str:
 def lock_tables(pipeline: Pipeline, tables: Sequence[str]) -> Iterator[str]:
     """Locks tables (`source.table`), and yields the run id of the locks.
 
-    Raises:
-        LockedError: if a run has locked one of the tables. This function does not wait.
+    Raises a LockedError immediately if a run has locked one of the tables.
     """
     from loader.lake.locks import Heartbeat, create_lease
 

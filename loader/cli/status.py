@@ -86,12 +86,11 @@ def print_status(
 ) -> bool:
     """Prints the output of `loader status`.
 
+    Returns whether a table is failing or stale and an option requests this check.
+
     Args:
         rows: the result of :func:`list_last_attempts`.
         fail_if_stale: the maximum age of a table's last success, in seconds.
-
-    Returns:
-        True if a table is failing or stale and an option requests this check.
     """
     from loader.lake.ledger import FAILED
 

@@ -62,7 +62,6 @@ class SystemTable:
 
 
 def list_system_tables(pipeline: Pipeline) -> list[SystemTable]:
-    """Returns the distinct system tables in the lakes of a spec."""
     by_name: dict[tuple[str, str], SystemTable] = {}
     for table in _iterate_tables(pipeline):
         by_name.setdefault(table.full_name, table)
@@ -172,7 +171,6 @@ class SharedBackend:
 
 
 def list_backends(pipeline: Pipeline) -> list[SharedBackend]:
-    """Returns the distinct state backends of all sources."""
     by_backend: dict[tuple[str, ...], list[SourceSpec]] = {}
     for source, _ in pipeline.sources:
         by_backend.setdefault(source.state_location, []).append(source)

@@ -210,7 +210,6 @@ class CatalogLockStore:
         return builder.removeSnapshots(removed).build()
 
     def _load_metadata(self) -> Any:
-        """Returns the metadata of ``_cq_locks``, or None if that table does not exist."""
         try:
             if not self.lake.exists(TABLE):
                 return None
@@ -263,7 +262,6 @@ class CatalogLockStore:
             time.sleep(0.05 * (attempt + 1))
 
     def _create(self) -> Any:
-        """Returns Iceberg's handle for ``_cq_locks``. Creates the table if it is missing."""
         self.lake.spark.sql(
             f"create table if not exists {self.lake.name(TABLE)} (table_name string) using iceberg "
             "tblproperties ('format-version' = '2', "
@@ -298,7 +296,6 @@ def _read_record(metadata: Any, table: str) -> str | None:
 
 
 def _list_owners(metadata: Any) -> set[str]:
-    """Returns the ids of all runs that have locked a table."""
     tags = [name for name, _ in _list_refs(metadata) if name.startswith(_OWNER_PREFIX)]
     records = [LockRecord.from_json(_read_tag(metadata, tag)) for tag in tags]
     return {record.run_id for record in records if record is not None}

@@ -60,13 +60,9 @@ class Commit:
 
 
 def newest_commit(lake: Lake, table: str, of: Collection[str] = ()) -> Commit:
-    """Returns the newest published batch.
+    """Returns the newest published batch of the sources `of`; empty means all sources.
 
-    Args:
-        of: the sources to consider; empty means all sources.
-
-    Raises:
-        TableError: if another program created the table.
+    Raises a TableError if another program created the table.
     """
     handle = lake.handle(table)
     if handle.currentSnapshot() is None:

@@ -80,10 +80,9 @@ class FolderTables:
         self.schema = schema
 
     def exists(self, table: str) -> bool:
-        """Returns whether the table's folder contains metadata.
+        """Returns whether a table has metadata.
 
-        Raises:
-            SparkNeededError: if the catalog is not a local folder.
+        Raises a SparkNeededError if the catalog is not a local folder.
         """
         return (self._folder(table) / "metadata").is_dir()
 

@@ -124,7 +124,6 @@ class Records:
         return next((spec for spec in specs if spec.isUnpartitioned()), current)
 
     def _group_by_partition(self, spec: Any, records: Sequence[Any]) -> list[tuple[Any, list[Any]]]:
-        """Groups the records by partition key. The key of an unpartitioned table is None."""
         if spec.isUnpartitioned():
             return [(None, list(records))]
         schema = self.handle.schema()

@@ -96,7 +96,6 @@ class Lake:
         return f"{quote_name(self.schema)}.{quote_name(table)}"
 
     def prepare(self) -> None:
-        """Creates the namespace if it does not exist."""
         if not self.spark.catalog.databaseExists(quote_name(self.schema)):
             self.spark.sql(f"create namespace if not exists {quote_name(self.schema)}")
 
@@ -197,8 +196,7 @@ class Lake:
     def handle(self, table: str) -> Any:
         """Returns Iceberg's handle for a table.
 
-        Raises:
-            TableError: if the warehouse was copied or moved.
+        Raises a TableError if the warehouse was copied or moved.
         """
         if table != self._unchanging:
             return self._load(table)

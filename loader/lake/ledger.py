@@ -351,7 +351,6 @@ class Ledger:
 
 
 def _among(sources: Sequence[str]) -> str:
-    """Returns an SQL condition on the source's name, or an empty string if there are no sources."""
     listed = ", ".join(map(text_literal, sources))
     return f"and source_name in ({listed})" if sources else ""
 

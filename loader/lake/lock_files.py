@@ -60,8 +60,7 @@ def find_local_warehouse(catalog_type: str | None, warehouse: str) -> Path | Non
 def find_user_folder(catalog: str, warehouse: str) -> Path:
     """Returns the lock folder for a shared catalog. All processes of this user share the folder.
 
-    Raises:
-        SpecError: if no folder can be created, or the existing folder belongs to another user.
+    Raises a SpecError if the folder cannot be created or belongs to another user.
     """
     digest = hashlib.sha256(f"{catalog}|{warehouse}".encode()).hexdigest()[:12]
     problem: OSError | None = None

@@ -249,16 +249,13 @@ class Lease:
     def confirm(self) -> None:
         """Checks that this run still holds the lock. Called before each write.
 
-        Raises:
-            TableError: if another run has acquired the table, because this run was suspended for
-                too long.
+        Raises a TableError if another run acquired the table while this run was suspended.
         """
         [problem] = confirm_all([self])
         if problem is not None:
             raise problem
 
     def _find_takeover(self, current: str | None) -> TableError | None:
-        """Returns an error unless the current lock record belongs to this run."""
         if current is not None and current == self._record:
             return None
         owner = LockRecord.from_json(current)
@@ -369,7 +366,6 @@ def release_all(leases: Sequence[Lease]) -> list[Exception | None]:
 
 
 def _group_by_store(leases: Iterable[Lease]) -> list[tuple[LockStore, dict[str, Lease]]]:
-    """Returns each store together with its leases, keyed by table."""
     groups: dict[int, tuple[LockStore, dict[str, Lease]]] = {}
     for lease in leases:
         groups.setdefault(id(lease.store), (lease.store, {}))[1][lease.table] = lease

@@ -111,8 +111,7 @@ def _is_outdated(lake: Lake, table: str, schema: StructType, excluded: Sequence[
 def plan_drift(lake: Lake, table: str, schema: StructType, policy: EvolutionPolicy) -> Drift:
     """Plans the changes that adapt a raw table to the source's current columns.
 
-    Raises:
-        TableError: if the raw table cannot be adapted, or the spec forbids a change.
+    Raises a TableError if the raw table cannot be adapted, or the spec forbids a change.
     """
     is_shared = bool(policy.source)
     if not lake.exists(table) or (
@@ -228,7 +227,6 @@ def _may_match(
 
 
 def _iceberg_value(cursor: Cursor, kind: str) -> str | int | None:
-    """Converts a cursor to an Iceberg literal. Returns None if the column has another type."""
     if cursor.type is CursorType.INTEGER and kind in ("int", "long"):
         return int(cursor.text)
     if cursor.type is CursorType.DATE and kind == "date":

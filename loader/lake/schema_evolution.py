@@ -284,7 +284,6 @@ def derive_drift(
 
 
 def _base(column: t.StructField | None, field: t.StructField) -> ColumnMapping | None:
-    """Returns a mapping to the column of the same name, or None if its type does not fit."""
     if column is None:
         return ColumnMapping(field.name, field.dataType, field.name, raw_type(field.dataType))
     data_type = find_wider_type(column.dataType, field.dataType)
@@ -433,11 +432,8 @@ def _format_type(data_type: t.DataType) -> str:
 def conform(rows: DataFrame, mappings: Sequence[ColumnMapping], where: str) -> DataFrame:
     """Casts and renames the source's columns to the raw table's columns.
 
-    Args:
-        rows: rows with the source's columns and the ``_cq_`` columns, which stay unchanged.
-
-    Raises:
-        TableError: if a column's type differs from the type that the source described earlier.
+    The ``_cq_`` columns stay unchanged. Raises a TableError if a column's type differs from the
+    type that the source described earlier.
     """
     fields = {field.name.lower(): field for field in rows.schema.fields}
     loader_columns = [name for name in rows.columns if name.lower() in COLUMNS]

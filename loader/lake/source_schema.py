@@ -39,8 +39,7 @@ def read_source_schema(
     Before a source's first batch in a shared table, returns the schema of the source that created
     the table. In a shared table, the result includes the type-specific columns of all sources.
 
-    Raises:
-        TableError: if this loader did not write the property.
+    Raises a TableError if this loader did not write the property.
     """
     text = properties.get(property_of(source)) or properties.get(PROPERTY)
     if text is None:

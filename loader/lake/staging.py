@@ -80,13 +80,9 @@ def read_staged(lake: Lake, table: str, snapshot_id: int, batch: int) -> DataFra
 def publish_batch(
     lake: Lake, table: str, snapshot_id: int, properties: Mapping[str, str] | None = None
 ) -> Commit:
-    """Makes a staged batch visible in one commit.
+    """Makes a staged batch visible in one commit, which also sets these table properties.
 
-    Args:
-        properties: table properties to set in this commit.
-
-    Raises:
-        TableError: if the batch number was already published.
+    Raises a TableError if the batch number was already published.
     """
     handle = lake.fresh(table)
     transaction = handle.newTransaction()

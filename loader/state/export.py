@@ -67,8 +67,7 @@ def _parse_row(read: Any) -> StateRow:
 def choose_rows(state: StateBackend, key: str, rows: list[StateRow], force: bool) -> list[StateRow]:
     """Returns the rows of a key to import.
 
-    Raises:
-        StateError: if the backend has a different value of the same or a newer version.
+    Raises a StateError if the backend has a different value of the same or a newer version.
     """
     latest = [row for row in rows if row.version == rows[-1].version]
     newest = choose_effective_row(latest, _ignore_warning)

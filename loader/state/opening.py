@@ -24,11 +24,8 @@ def open_state(
 ) -> StateBackend:
     """Returns the state backend of a source. Does not open a connection.
 
-    Args:
-        open_lake: returns the lake of a destination with ``path: spark``.
-
-    Raises:
-        SpecError: if a package is missing or the backend's options are wrong.
+    `open_lake` returns the lake of a destination with ``path: spark``. Raises a SpecError if a
+    package is missing or the backend's options are wrong.
     """
     if source.local_state is not None:
         from loader.state.local import LocalState

@@ -175,7 +175,6 @@ def _format_member(row: StateRow) -> str:
 
 
 def _strip_url(url: str) -> str:
-    """Removes the user, the password and the query from a URL."""
     parts = urlsplit(url if "://" in url else f"redis://{url}")
     if "@" in url and "@" not in parts.netloc:
         return f"{parts.scheme}://…"  # the password contains a character that is not encoded

@@ -117,7 +117,6 @@ class SqlState(StateBackend):
                 connection.execute(sa.delete(self._table).where(old))
 
     def _insert(self, row: StateRow, columns: set[str]) -> sa.Insert:
-        """Returns a statement that adds a row unless its version already exists."""
         t = self._table
         values: dict[str, Any] = {"key": row.key, "value": row.value, "version": row.version}
         if "updated_at" in columns:
@@ -159,7 +158,6 @@ class SqlState(StateBackend):
         return sorted(rows, key=lambda row: (row.key, -row.version))
 
     def _read_columns(self, connection: sa.Connection) -> set[str] | None:
-        """Returns the table's columns, or None if the table does not exist."""
         inspector = sa.inspect(connection)
         if not inspector.has_table(self.location.table):
             return None
@@ -176,7 +174,6 @@ class SqlState(StateBackend):
 
     @contextmanager
     def _connect(self) -> Iterator[sa.Connection]:
-        """Opens a transaction and commits it at the end."""
         try:
             with self.engine.begin() as connection:
                 yield connection

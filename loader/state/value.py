@@ -170,10 +170,9 @@ class TableState:
 
     @staticmethod
     def refuse_newer(text: str, key: str) -> None:
-        """Rejects a value that a newer loader wrote. Ignores other invalid values.
+        """Raises a NewerStateError if a newer loader wrote the value. Ignores other invalid values.
 
-        Raises:
-            NewerStateError: if a newer loader wrote the value. Overwriting it could lose content.
+        Overwriting such a value could lose content.
         """
         try:
             value: Any = json.loads(text)
@@ -280,11 +279,7 @@ def _order_by_cursor(
 
 
 def parse_time(text: str | None) -> dt.datetime:
-    """Parses a row's time. Returns the current time if `text` is None.
-
-    Raises:
-        ValueError: if `text` is not an ISO time.
-    """
+    """Parses an ISO time, or returns the current time for None. Raises a ValueError if invalid."""
     if text is None:
         return dt.datetime.now(dt.timezone.utc)
     time = dt.datetime.fromisoformat(text)

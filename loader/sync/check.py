@@ -155,8 +155,7 @@ def describe_drift(plan: TablePlan, lake: Lake) -> list[str]:
 def describe_masks(plan: TablePlan, stores: Stores) -> list[str]:
     """Returns a note that lists the masked columns, if any, and warnings about changed masks.
 
-    Raises:
-        TableError: if the next sync would fail because masks were changed.
+    Raises a TableError if the next sync would fail because masks were changed.
     """
     notes = []
     if isinstance(plan.table, MaskedTable) and plan.table.masks:

@@ -47,8 +47,7 @@ def check_destinations(pipeline: Pipeline) -> Iterator[LoaderError]:
 def check_destination(lake: Lake, name: str, deadline: float = DEADLINE) -> None:
     """Creates a table, lets an executor write a row, reads it in this process, and drops the table.
 
-    Raises:
-        TableError: if the lake is not writable, or on a timeout.
+    Raises a TableError if the lake is not writable, or on a timeout.
     """
     where = f"destination {name}, schema {lake.schema}"
     probe = _Probe(lake.for_thread())
@@ -110,7 +109,6 @@ class _Probe:
             self.error = error
 
     def _append(self, table: str) -> None:
-        """Writes a row. On a cluster, an executor writes the file."""
         self._lake.spark.range(1).toDF("n").writeTo(self._lake.name(table)).append()
 
     def _read(self, table: str) -> None:
@@ -137,7 +135,6 @@ class _Probe:
         return runs_on_cluster(self._lake.spark)
 
     def describe_store(self) -> str:
-        """Describes the warehouse, including the address of its object store if it has one."""
         endpoint = self._find_setting("s3.endpoint")
         warehouse = f"the warehouse {self._find_setting('warehouse')}"
         return f"{warehouse} at {endpoint}" if endpoint else warehouse
@@ -148,7 +145,6 @@ class _Probe:
         return value
 
     def has_executors(self) -> bool:
-        """Returns whether executors of a cluster are writing the row."""
         return self._is_appending and self._on_cluster and not self._lacks_executors()
 
     def _lacks_executors(self) -> bool:
@@ -158,7 +154,6 @@ class _Probe:
             return True
 
     def explain_timeout(self, deadline: float) -> tuple[str, str]:
-        """Returns the problem and the remedy for a probe that timed out."""
         store = self.describe_store()
         if self._is_appending and self._on_cluster:
             if self._lacks_executors():

@@ -27,8 +27,7 @@ PlanBatch = Callable[[SyncContext, PriorState], PlannedBatch]
 def sync_table(sync: SyncContext, plan_batch: PlanBatch = plan_window) -> SyncRecord:
     """Appends the rows that changed since the stored cursor, stores the new cursor, and unlocks.
 
-    Returns:
-        The ledger row, or the sum of the ledger rows if the sync had several batches.
+    Returns the ledger row, or the sum of the ledger rows if the sync had several batches.
 
     Raises:
         TableError, StateError: if the sync failed. If it failed after the batch was published, the

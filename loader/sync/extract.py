@@ -142,10 +142,7 @@ class _Extracted:
 def extract(sync: SyncContext, planned: PlannedBatch) -> Iterator[Batch]:
     """Reads a planned batch, and yields it without the rows that the raw table already contains.
 
-    Any cached rows are freed on exit.
-
-    Raises:
-        TableError: if the source returns more or fewer rows than it counted.
+    Raises a TableError if the source returns more or fewer rows than it counted.
     """
     began = now()
     if not _has_rows(sync, planned):
@@ -417,7 +414,6 @@ def _starts_at_cursor(sync: SyncContext, planned: PlannedBatch) -> bool:
 
 
 def _no_lost_rows(sync: SyncContext, planned: PlannedBatch) -> LostRows:
-    """Returns the lost rows of a batch whose new rows are all above the stored cursor."""
     if not _starts_at_cursor(sync, planned):
         return LostRows()
     return LostRows(0, 0, 0 if sync.plan.key else None)
@@ -426,10 +422,7 @@ def _no_lost_rows(sync: SyncContext, planned: PlannedBatch) -> LostRows:
 def _select_lost_rows(
     sync: SyncContext, planned: PlannedBatch, rows: DataFrame
 ) -> dict[str, Column]:
-    """Returns the conditions of the rows that :class:`LostRows` counts.
-
-    Returns no conditions if a plain cursor query could not have read the batch.
-    """
+    """Returns the conditions of the rows that :class:`LostRows` counts, if any."""
     cursor, stored_cursor = planned.window.cursor, planned.window.stored_cursor
     if not _starts_at_cursor(sync, planned) or cursor is None or stored_cursor is None:
         return {}
@@ -446,7 +439,6 @@ def _select_lost_rows(
 
 
 def _reaches_below(window: Window, bounds: Bounds) -> bool:
-    """Returns whether a batch has late rows, whose cursors are below the window."""
     low, reach = window.low, bounds.reach
     return low is not None and reach is not None and reach.order < low.order
 
@@ -454,7 +446,6 @@ def _reaches_below(window: Window, bounds: Bounds) -> bool:
 def _may_reach_base(
     sync: SyncContext, window: Window, bounds: Bounds, generations: Generations
 ) -> bool:
-    """Returns whether a window may contain rows of an older base generation."""
     cursor, floor = window.cursor, window.floor(bounds)
     if cursor is None or floor is None or cursor.collated:
         return False
@@ -464,13 +455,12 @@ def _may_reach_base(
 
 
 def check_row_count(plan: TablePlan, expected_rows: int | None, read: int) -> None:
-    """Raises an error if the number of rows that were read differs from the source's count.
+    """Raises a TableError if the number of rows read differs from the source's count.
+
+    The reason is DDL that is not MVCC-safe.
 
     Args:
         expected_rows: the number of rows that the source counted; None if the numbers may differ.
-
-    Raises:
-        TableError: if the numbers differ, because DDL that is not MVCC-safe changed the table.
     """
     if expected_rows is None or read == expected_rows:
         return

@@ -79,8 +79,7 @@ class FaultInjection:
     def report_step(self, step: str, table: str) -> None:
         """Records that a table has reached a step. Kills the loader if no crash point is left.
 
-        Raises:
-            TableError: if the other tables do not reach their crash points in time.
+        Raises a TableError if the other tables do not reach their crash points in time.
         """
         for point in self.points:
             if point.step == step and point.table in (None, table):
@@ -110,8 +109,7 @@ def load_fault_injection(
 ) -> FaultInjection | None:
     """Returns the fault injection that ``LOADER_CRASH_AT`` configures, or None if it is unset.
 
-    Raises:
-        SpecError: if the variable contains an unknown step.
+    Raises a SpecError if the variable contains an unknown step.
     """
     setting = environment.get(VARIABLE)
     if not setting:

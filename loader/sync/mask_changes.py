@@ -132,7 +132,6 @@ def _find_changes(plan: TablePlan, lake: Lake, stored: Mapping[str, Any] | None)
 
 
 def _has_rest(plan: TablePlan, lake: Lake) -> bool:
-    """Returns whether the raw table has a value in :data:`REST_COLUMN`."""
     raw = select_own_rows(plan, lake.frame(plan.lake_table))
     if REST_COLUMN not in raw.columns:
         return False

@@ -104,13 +104,10 @@ def check_same_shape(plan: TablePlan, other: TablePlan) -> None:
 
 
 def check_ownership(plan: TablePlan, lake: Lake, newest: Commit) -> None:
-    """Raises an error if the commits and properties of the raw table name another owner.
+    """Raises a TableError if the commits and properties of the raw table name another owner.
 
     Args:
         newest: the newest commit of any source.
-
-    Raises:
-        TableError: if the table belongs to another source.
     """
     sources = _read_sources(lake, plan, newest)
     raw = f"{lake.schema}.{plan.lake_table}"
@@ -186,10 +183,7 @@ def register_sharer(plan: TablePlan, lake: Lake) -> None:
 
 
 def _read_sources(lake: Lake, plan: TablePlan, newest: Commit) -> Mapping[str, Any]:
-    """Maps each source of a raw table to its key and cursor.
-
-    Maps a source that does not share the table to None.
-    """
+    """Maps each source of a raw table to its shape, or to None if it does not share the table."""
     sources = sharers(lake.handle(plan.lake_table))
     if sources or not newest.batch:
         return sources
@@ -279,10 +273,9 @@ def find_takeovers(
 
 
 def check_origin(plan: TablePlan, lake: Lake) -> None:
-    """Raises an error if the raw table was loaded from another table of the source.
+    """Raises a TableError if the raw table was loaded from another table of the source.
 
-    Raises:
-        TableError: if the origin differs and the user did not request a full refresh of the table.
+    A full refresh of the table may change the origin, if the user requested it.
     """
     origin = _read_origin(lake, plan.lake_table, plan.names)
     if origin not in ("", plan.table.ref.qualified_name) and not plan.accepts_other_origin:

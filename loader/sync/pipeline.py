@@ -98,8 +98,7 @@ class Pipeline:
     def open_stores(self, source: SourceSpec) -> Stores:
         """Opens the lake, state store and ledger of a source.
 
-        Raises:
-            SpecError: if the state backend's package is missing, or its options are wrong.
+        Raises a SpecError if the state backend's package is missing, or its options are wrong.
         """
         lake = Lake(self.spark, self.spec.schema_of(source))
         return self._open_stores(source, lake)
@@ -136,8 +135,7 @@ class Pipeline:
     def prepare(self, source: SourceSpec) -> None:
         """Creates the schema, the ledger and the state store of a source if they are missing.
 
-        Raises:
-            StateError: if the state backend is unreachable or not writable.
+        Raises a StateError if the state backend is unreachable or not writable.
         """
         stores = self.open_stores(source)
         stores.ledger.prepare()
@@ -388,7 +386,6 @@ class Pipeline:
         return tables
 
     def _check_state_table_name(self, planned: TablePlan, schema: str) -> None:
-        """Raises an error if a raw table and a state table would have the same name."""
         owner = self._state_tables.get((schema.lower(), planned.lake_table.lower()))
         if owner is not None:
             raise TableError(

@@ -438,10 +438,7 @@ def find_cursor_name(plan: TablePlan, prior: PriorState) -> str | None:
 def _open_raw_reader(
     plan: TablePlan, lake: Lake, prior: PriorState
 ) -> Callable[[Sequence[str]], DataFrame] | None:
-    """Returns a function that reads the rows loaded since the last full read.
-
-    Returns None if there is no raw table.
-    """
+    """Returns a function that reads the rows loaded since the last full read, if any."""
     if not lake.exists(plan.lake_table):
         return None
     base = prior.state.base or prior.state.generation

@@ -34,9 +34,7 @@ def read_first_rows(
     """Yields the first rows, or the error, of each table that a name or pattern selects.
 
     A table's rows must be read before the next table is requested, which may close the source.
-
-    Raises:
-        SpecError: if no table has this name.
+    Raises a SpecError if no table has this name.
     """
     try:
         parts = pipeline.plan_tables([table], full_refresh=True)
@@ -63,8 +61,7 @@ def read_first_rows(
 def read_rows(plan: TablePlan, snapshot: Snapshot, lake: Lake, limit: int) -> DataFrame:
     """Returns the first rows of a table as a lazy DataFrame.
 
-    Raises:
-        TableError: if a connector pushes the table's rows, so that they cannot be queried.
+    Raises a TableError if a connector pushes the table's rows, which then cannot be queried.
     """
     if snapshot.delivers:
         raise TableError(

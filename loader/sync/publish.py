@@ -74,16 +74,12 @@ def publish(sync: SyncContext, batch: Batch) -> tuple[Batch, Commit | None]:
 
 
 def _stage(sync: SyncContext, batch: Batch, rows: DataFrame) -> int:
-    """Stages a batch with its state and its ledger row. Returns the id of the staged snapshot."""
     facts = {"state": batch.state.to_json(), "sync": batch.record.to_dict()}
     return stage_batch(sync.lake, sync.plan.lake_table, rows, batch.state.batch, facts)
 
 
 def _add_receipt(sync: SyncContext, batch: Batch, staged: int) -> tuple[dict[str, str], Batch]:
-    """Returns the property with the receipt of a staged batch, and the batch with its receipt.
-
-    Without a signing key, there is no receipt.
-    """
+    """Returns the property with the receipt of a staged batch, and the batch with its receipt."""
     key = sync.stores.signing_key
     if key is None:
         return {}, batch
@@ -137,7 +133,6 @@ def _finish_without_rows(sync: SyncContext, batch: Batch) -> None:
 
 
 def _prepare_table(sync: SyncContext, batch: Batch, rows: DataFrame) -> DataFrame:
-    """Creates or alters the raw table as planned. Returns the rows with the table's columns."""
     plan, lake, drift = sync.plan, sync.lake, batch.drift
     rows = conform(rows, drift.mappings, f"table {plan.name}")
     columns = lake.schema_of(plan.lake_table, fresh=True) if lake.exists(plan.lake_table) else None

@@ -61,8 +61,7 @@ class PushedTable:
 def record_pushed(lake: Lake, table: PushedTable) -> None:
     """Records in a raw table that its rows are pushed, and which key the program declared.
 
-    Raises:
-        LockedError: if another run has locked the table.
+    Raises a LockedError if another run has locked the table.
     """
     raw = in_the_lake(table.name)
     if not lake.exists(raw):
@@ -137,7 +136,6 @@ def _build_no_source_error(where: str) -> LoaderError:
 
 
 def _list_lakes(spec: Spec) -> list[LakeDestination]:
-    """Returns the lakes of a spec that this process's Spark session can read."""
     every = [lake for lake in spec.destinations if isinstance(lake, LakeDestination)]
     used = [spec.destination(source.destinations[0]).lake for source in spec.sources]
     target = next(((lake.profile, lake.target) for lake in (*used, *(e.lake for e in every))), None)

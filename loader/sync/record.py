@@ -14,12 +14,11 @@ def record(
 ) -> tuple[PriorState, SyncRecord | None]:
     """Writes the state and the ledger row of a batch.
 
+    Returns the prior state of the next batch. After the sync's last batch, also returns the sum of
+    its ledger rows.
+
     Args:
         commit: the batch's commit; None if nothing was appended.
-
-    Returns:
-        The prior state of the next batch, and the sum of the ledger rows of this sync. The sum is
-        None unless this is the sync's last batch.
     """
     row = batch.record
     redelivered = row.rows_redelivered or 0

@@ -76,8 +76,7 @@ class PriorState:
 def recover(sync: SyncContext) -> PriorState:
     """Updates state and ledger from the newest data commit, and deletes staged, unpublished files.
 
-    Raises:
-        StateError: if the data is newer than the state, and no commit contains the cursor.
+    Raises a StateError if the data is newer than the state, and no commit contains the cursor.
     """
     plan, stores = sync.plan, sync.stores
     stores.confirm()

@@ -69,10 +69,9 @@ class Watch:
             self.steps.report_step(step, table)
 
     def report_phase(self, table: str, phase: str, rows: int | None = None) -> None:
-        """Reports that a table has entered a phase, unless the run was asked to stop.
+        """Reports that a table has entered a phase.
 
-        Raises:
-            TableError: see :meth:`check_interruption`.
+        Raises a TableError if the run was asked to stop.
         """
         self.check_interruption(table)
         _log.debug("%s: %s", table, phase)

@@ -180,8 +180,6 @@ def _warm_up(pipeline: Pipeline) -> None:
 
 
 class _Run:
-    """One run that syncs the tables of all sources, `workers` at a time."""
-
     def __init__(
         self,
         pipeline: Pipeline,
@@ -354,7 +352,6 @@ class _Run:
         return _report_success(plan, record)
 
     def _write_outcomes(self) -> Iterator[Outcome]:
-        """Writes the progress of the finished tables, and yields their outcomes."""
         for entry in self.writer.write():
             if entry.error is None:
                 yield _report_success(entry.sync.plan, entry.total)

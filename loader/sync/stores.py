@@ -80,8 +80,7 @@ class StoredProgress:
     def find_state(self, plan: TablePlan, warn: Callable[[str], None]) -> TableState | None:
         """Returns a table's state, or None if no state exists.
 
-        Raises:
-            StateError: if the state is unreadable or was not written by this loader.
+        Raises a StateError if the state is unreadable or was not written by this loader.
         """
         for key in list_state_keys(plan):
             rows = self.states[key]

@@ -135,7 +135,6 @@ class FolderComparisons:
         )
 
     def _join_reloads(self, comparisons: pa.Table) -> pa.Table:
-        """Adds the start and the run of the newest reload of each table."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -211,7 +210,6 @@ class LakeComparisons:
         return _summarize(_ComparedBucket(*row) for row in rows)
 
     def _select_reloads(self) -> str:
-        """Returns SQL for the start and the run of the newest reload of each table."""
         if not self.lake.exists(TABLE):
             return (
                 "select '' as source_name, '' as table_name, null as began_at, '' as run_id "

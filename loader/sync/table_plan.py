@@ -317,8 +317,7 @@ def _find_column(
 def parse_cursor(text: str, type_: CursorType, where: str) -> Cursor:
     """Parses a cursor from the spec or the command line.
 
-    Raises:
-        TableError: if the string is not a value of the cursor's type.
+    Raises a TableError if the string is not a value of the cursor's type.
     """
     try:
         return Cursor.parse(text, type_)

@@ -116,7 +116,6 @@ class OpenLineage:
 def _describe_datasets(
     pipeline: Pipeline, source: SourceSpec, lake: Lake, record: SyncRecord
 ) -> tuple[list[InputDataset], list[OutputDataset]]:
-    """Returns the source's table and, if it exists, the raw table."""
     table = record.table_name
     if not lake.exists(table):
         return [_describe_input(pipeline, source, table, {})], []
@@ -173,7 +172,6 @@ def _describe_input(
 def _describe_columns(
     read: InputDataset, columns: Iterable[str], masks: Mapping[str, str]
 ) -> dict[str, _Fields]:
-    """Maps each column of a raw table to the source's column of the same name."""
     return {
         name: _Fields(
             inputFields=[
@@ -197,7 +195,6 @@ def _describe_columns(
 
 
 def _read_masks(lake: Lake, source: SourceSpec, table: str, is_shared: bool) -> dict[str, str]:
-    """Returns the masks of the newest batch, keyed by column name in lower case."""
     commit = newest_commit(lake, table, (source.name,) if is_shared else ())
     if commit.state is None:
         return {}

@@ -86,8 +86,7 @@ class OpenTelemetry:
     def send(self) -> None:
         """Sends spans and metrics.
 
-        Raises:
-            ConnectionError: if they were not sent. The SDK itself only logs the reason.
+        Raises a ConnectionError if they were not sent. (The SDK itself only logs the reason.)
         """
         errors = _Errors()
         logger = logging.getLogger("opentelemetry")
@@ -119,8 +118,6 @@ class OpenTelemetry:
 
 
 class _Errors(logging.Handler):
-    """Records whether the SDK has logged an error."""
-
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self.has_any = False

@@ -37,11 +37,7 @@ class _Samples(Collector):
 
 
 def check_writable(path: Path) -> None:
-    """Checks that the file can be replaced.
-
-    Raises:
-        SpecError: if its folder does not exist or is not writable, or the path is a folder.
-    """
+    """Raises a SpecError if the file cannot be replaced."""
     folder = path.absolute().parent
     if path.is_dir():
         what = "it is a folder"

@@ -88,11 +88,7 @@ class RunReporter:
         return self._opentelemetry.follow(watch, end) if self._opentelemetry is not None else end
 
     def report(self, pipeline: Pipeline, result: RunResult, seconds: float) -> None:
-        """Reports a finished run.
-
-        Args:
-            seconds: the time that the run took, with its build.
-        """
+        """Reports a finished run, which took this many seconds with its build."""
         outcomes, self._outcomes = self._outcomes, {}
         lineage, webhook, page = self._openlineage, self._webhook, self._page
         if lineage is not None:

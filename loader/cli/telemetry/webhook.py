@@ -163,8 +163,7 @@ class Webhook:
     def send(self, changes: Changes) -> None:
         """Posts a message, and retries if the server is overloaded or unreachable.
 
-        Raises:
-            LoaderError: if the message was not accepted. The error does not contain the URL.
+        Raises a LoaderError, without the URL, if the message was not accepted.
         """
         text = changes.format_text()
         body: dict[str, Any] = {"text": text}
