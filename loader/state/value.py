@@ -279,7 +279,10 @@ def _order_by_cursor(
 
 
 def parse_time(text: str | None) -> dt.datetime:
-    """Parses an ISO time, or returns the current time for None. Raises a ValueError if invalid."""
+    """Parses a row's time. Returns the current time if `text` is None.
+
+    Raises a ValueError if `text` is not an ISO time.
+    """
     if text is None:
         return dt.datetime.now(dt.timezone.utc)
     time = dt.datetime.fromisoformat(text)
