@@ -73,8 +73,7 @@ def _delegate(method: Method, by_queries: bool = False) -> Method:
     """Returns a method that forwards its calls to the snapshot that reads the table.
 
     Args:
-        by_queries: whether to always forward the calls to a snapshot for queries, even for tables
-            with `sync_mode: cdc`.
+        by_queries: whether to use a snapshot for queries even if the table has `sync_mode: cdc`.
     """
 
     def call(self: CompositeSnapshot, *args: Any, **kwargs: Any) -> Any:
@@ -89,10 +88,10 @@ class CompositeSnapshot(Snapshot):
     """Reads the tables with `sync_mode: cdc` from the log, and all other tables by queries.
 
     Args:
-        open_jdbc: opens a database snapshot for queries of all other tables.
-        log: the snapshot that reads the tables with `sync_mode: cdc` from the log.
-        open_beside: opens a database snapshot for queries of the tables with `sync_mode: cdc`.
-        stack: the stack that closes this snapshot.
+        open_jdbc: opens the database snapshot for tables without `sync_mode: cdc`.
+        log: the snapshot that reads tables with `sync_mode: cdc` from the log.
+        open_beside: opens a database snapshot for queries of tables with `sync_mode: cdc`.
+        stack: closes this snapshot.
         rereads_log: whether the next sync of a table reads the log again, up to its new end.
     """
 
@@ -164,10 +163,7 @@ class CompositeSnapshot(Snapshot):
             return self._jdbc
 
     def _open_for(self, table: SourceTable) -> JdbcSnapshot:
-        """Returns the snapshot for queries of a table.
-
-        The tables with `sync_mode: cdc` have a separate snapshot, which the first call opens.
-        """
+        """Returns the snapshot for queries of a table. The first call opens it."""
         if table.ref.name not in self.log.tables:
             return self.open_queries()
         with self._lock:

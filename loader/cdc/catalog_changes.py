@@ -1,11 +1,13 @@
-"""Detects changes of a table's definition that are missing from the log.
+"""Detects changes to a table's definition that are missing from the log.
 
-If a partition is attached or detached, rows are added to or removed from the table without being
-logged for this table. While a partition is detached, its changes are missing from the log. If an
-ALTER is reverted by a second ALTER, changes that were logged in between may have other column names
-or formats than the table has now. They may also lack the old value of the key. Each ALTER rewrites
-a row in PostgreSQL's catalog, which changes the row's `xmin`. So each sync stores fingerprints of
-the catalog rows, and the next sync compares them with the current fingerprints.
+- If a partition is attached or detached, its rows are added to or removed from the table, but the
+  log contains no such change. The log also lacks the changes to a detached partition.
+- If an ALTER is reverted by a second ALTER, changes in between may be logged with other column
+  names or formats, or without the old value of the key.
+
+Each ALTER rewrites a row in PostgreSQL's catalog, which changes the row's `xmin`. So each sync
+stores fingerprints of the catalog rows, and the next sync compares them with the current
+fingerprints.
 """
 
 from __future__ import annotations
@@ -26,14 +28,13 @@ _FILES = "files"
 def read_fingerprints(connection: Connection, relation: str) -> dict[str, str]:
     """Returns fingerprints of a table and its columns, indexes and partitions.
 
-    A fingerprint consists of the id of the last transaction that wrote the catalog row, and a hash.
-    The hash covers those properties that do not affect logged changes, such as a column's default.
-    The keys are:
+    A fingerprint consists of the id of the last transaction that wrote the catalog row, and a hash
+    of those properties that do not affect logged changes, such as a column's default. The keys are:
 
     - `column 3`, `index 16390`, `partition 16400`: the catalog row with this number or id.
     - `table 16384`: the table's row type. A rename rewrites it, but a GRANT does not.
     - `identity 16384`: the replica identity of a table or leaf partition.
-    - `files`: a hash of the data files, which changes if the table is rewritten.
+    - `files`: a hash of the names of the data files, which changes if the table is rewritten.
 
     Args:
         relation: an SQL string literal that contains the table's quoted name.
@@ -107,7 +108,7 @@ def read_fingerprints(connection: Connection, relation: str) -> dict[str, str]:
 
 
 def describe_reverted_change(before: Mapping[str, str], current: Mapping[str, str]) -> str:
-    """Describes an ALTER that was made and reverted since the last sync. Returns "" if none was.
+    """Describes an ALTER that was reverted since the last sync. Returns "" if there is none.
 
     Ignores columns, indexes and partitions that were added or removed.
 
@@ -133,8 +134,8 @@ def describe_reverted_change(before: Mapping[str, str], current: Mapping[str, st
 def has_rewritten_columns(before: Mapping[str, str], current: Mapping[str, str]) -> bool:
     """Returns whether a column may have been renamed and renamed back since the last sync.
 
-    In the catalog, two renames look the same as two `alter column … set statistics`. Only the
-    column names in the log show the difference.
+    Only the column names in the log prove it: in the catalog, two renames look like two
+    `alter column … set statistics`.
     """
     return bool(_list_rewritten_columns(before, current))
 
@@ -161,10 +162,10 @@ class Partition:
 
     Attributes:
         name: the quoted name.
-        parent: the id of the table to which it is attached.
+        parent: the id of the table to which the partition is attached.
         is_leaf: whether the partition stores rows.
-        created_attached: whether the same transaction created and attached the partition. If so, no
-            other transaction can have written to it before.
+        created_attached: whether one transaction created and attached the partition. If so, no
+            earlier transaction wrote to the partition.
         transaction, command: the transaction and the command that attached the partition.
     """
 
@@ -234,12 +235,11 @@ def describe_partition_changes(
 def _build_unlogged_query(
     oid: str, before: Collection[str], current: Mapping[str, Partition]
 ) -> str:
-    """Returns a query for the rows that a new partition may have contained before it was attached.
+    """Returns a query for rows that a new partition may have contained before it was attached.
 
-    If the same transaction created and attached the partition, the query selects the rows that this
-    transaction wrote before the command that attached it. It also selects rows that this
-    transaction has locked, because a lock overwrites the number of the command that wrote the row.
-    In all other cases, the query selects all rows.
+    If one transaction created and attached the partition, these are the rows that this transaction
+    wrote before it attached the partition. Rows that it locked are included, because a lock
+    overwrites the number of the command that wrote the row. Otherwise, all rows are included.
     """
     leaf = current[oid]
     rows, command = f"select from {leaf.name}", leaf.command

@@ -1,13 +1,13 @@
-"""Converts a table's changes, which Debezium has written to files, to rows, ordered as in the log.
+"""Converts a table's changes in the spool to rows, ordered as in the log.
 
-- An insert or update becomes a row with the new values. If an update changes the key, it also
-  becomes a tombstone of the old key.
+- An insert or update becomes a row with the new values. If an update changes the key, a tombstone
+  of the old key precedes this row.
 - A delete becomes a tombstone, which contains only the key.
 - A TRUNCATE becomes a tombstone of every existing key.
 - The log omits large values that an update does not change. Such a value is taken from the previous
   version of the row.
 
-After a full read of the table, each key that exists only in the raw table gets a tombstone
+After a full read, each key that exists only in the raw table gets a tombstone
 (`find_missing_keys`).
 """
 
@@ -49,7 +49,7 @@ _NEWEST = "_cq_newest"
 _CORRUPT = "_cq_corrupt"
 _SPOOL_KEY = "_cq_spool_key"
 _JSON = {"mode": "FAILFAST", "maxStringLen": str(2**31 - 1)}
-"""Options for parsing changes. By default, Spark accepts only shorter strings than PostgreSQL."""
+"""Spark's default limit for the length of a string is lower than PostgreSQL's."""
 
 
 @dataclass(frozen=True)
@@ -57,18 +57,14 @@ class Changes:
     """The changes of one table in a spool.
 
     Attributes:
-        table: the table.
-        spool: the files that Debezium has written.
         log_name: the table's name in the log.
         columns: the table's columns, ordered as in its schema.
-        key: the names of the key's columns.
         first: the ordinal of the first transaction in the spool that is not yet in the raw table.
-        snapshot: the database snapshot of the first load. Changes that are visible in it are
-            already in the raw table. None if it is no longer needed
-            (:class:`loader.cdc.position.Mark`).
+        snapshot: the snapshot of the first load. Changes that are visible in it are already in the
+            raw table. None if it is no longer needed (:class:`loader.cdc.position.Mark`).
         earlier_chunks: the last key and the snapshot of each interrupted run of the first load.
         placeholder: the string that Debezium writes for a value that the log omits.
-        spool_key: the key with which the changes are encrypted if the table has masked columns.
+        spool_key: encrypts the changes if the table has masked columns.
         cache: caches a DataFrame until the run ends.
     """
 
@@ -85,10 +81,7 @@ class Changes:
     cache: Callable[[DataFrame], DataFrame]
 
     def select_rows(self, spark: SparkSession, window: Window) -> DataFrame:
-        """Returns the changes as rows, ordered as in the log.
-
-        The rows have the table's columns and `_cq_deleted`.
-        """
+        """Returns the changes as rows with the table's columns and `_cq_deleted`, in log order."""
         rows = self._split_versions(self._parse_changes(spark))
         if self.spool.count_omitted(self.log_name):
             rows = self._fill_values(rows, window)
@@ -107,10 +100,10 @@ class Changes:
         return {name for (name,) in rows.distinct().collect()}
 
     def has_incomplete_key_changes(self, spark: SparkSession) -> bool:
-        """Returns whether an update that changed a key lacks a large value in the log.
+        """Returns whether the log omits a large value from an update that changed the key.
 
-        Debezium writes such an update as a delete and an insert. For ordinary inserts, the log
-        contains all values. So an insert that lacks a value is part of such an update.
+        Debezium writes such an update as a delete and an insert. An ordinary insert has all values,
+        so an insert that lacks a value is part of such an update.
         """
         change = f.col("change")
         after = change.getField("after")
@@ -128,16 +121,13 @@ class Changes:
         return (change.getField("op") == "u") & before.isNotNull() & ~reduce(and_, same)
 
     def _parse_changes(self, spark: SparkSession) -> DataFrame:
-        """Parses those changes that are not in the raw table.
-
-        Returns their numbers, transactions and contents.
-        """
+        """Parses those changes that are not yet in the raw table."""
         change = self._parse(build_json_schema(self.columns))
         lines = add_secrets(self._read_lines(spark), self._secrets)
         return lines.select(_NUMBER, _TRANSACTION, *self._secrets, change.alias("change"))
 
     def _parse(self, schema: t.StructType) -> Column:
-        """Returns a change, parsed from its text. The query fails if the text cannot be parsed."""
+        """Parses a change. The query fails if the JSON is invalid."""
         if not self._masks:
             return f.from_json("text", schema, _JSON)
         # In FAILFAST mode, Spark would write the values of masked columns to its log and event log.
@@ -159,16 +149,12 @@ class Changes:
 
     @property
     def _secrets(self) -> Mapping[str, bytes]:
-        """The secrets that the masks need."""
         if not isinstance(self.table, MaskedTable):
             return {}
         return derive_secrets(self.table.masks, self.table.key)
 
     def _read_lines(self, spark: SparkSession) -> DataFrame:
-        """Returns those lines of the spool that belong to transactions not yet in the raw table.
-
-        Incomplete transactions are omitted.
-        """
+        """Returns those lines of the spool that are complete and not yet in the raw table."""
         parts = f.split("value", "\t", 4)
         lines = (
             self._decrypt(
@@ -184,8 +170,8 @@ class Changes:
             )
             .where((f.col("ordinal") >= self.first) & (f.col("ordinal") < len(self.spool)))
         )
-        # A transaction that is visible in the first snapshot of the load is also visible in all
-        # later ones.
+        # A transaction that is visible in the load's first snapshot is visible in all later
+        # snapshots.
         first_snapshot = self.earlier_chunks[0][1] if self.earlier_chunks else self.snapshot
         return (
             lines
@@ -194,7 +180,7 @@ class Changes:
         )
 
     def _decrypt(self, lines: DataFrame) -> DataFrame:
-        """If the table has masked columns, decrypts the blocks and returns the lines in them."""
+        """Decrypts the lines if the table has masked columns."""
         if not isinstance(self.table, MaskedTable):
             return lines
         lines = add_secrets(lines, {_SPOOL_KEY: self.spool_key})
@@ -203,10 +189,7 @@ class Changes:
         return lines.where(f.col("value") != "")
 
     def _split_versions(self, lines: DataFrame) -> DataFrame:
-        """Returns one row for each version and tombstone.
-
-        At this stage, a TRUNCATE is a tombstone that has no key.
-        """
+        """Returns one row per version or tombstone. A TRUNCATE is a tombstone without a key."""
         change = f.col("change")
         before, after, op = (change.getField(name) for name in ("before", "after", "op"))
         indexes = {name: i for i, name in enumerate(self.table.schema.names)}
@@ -271,7 +254,7 @@ class Changes:
         )
 
     def _fill_values(self, rows: DataFrame, window: Window) -> DataFrame:
-        """Fills omitted values with the values in the previous version of the row."""
+        """Replaces omitted values with the values in the previous version of the row."""
         rows = self.cache(rows)
         versions = self._add_row_ids(
             self._add_raw_versions(rows, window), self._list_key_changes(rows)
@@ -293,9 +276,9 @@ class Changes:
                     "(--full-refresh)"
                 )
             )
-            # If an update makes a row match the filter, PostgreSQL logs it as an insert. If the log
-            # omits a value of such a row, the raw table cannot supply it: the raw table has no
-            # version of the row, or only an outdated one.
+            # If an update makes a row match the filter, PostgreSQL logs it as an insert. The raw
+            # table has no version of such a row, or an outdated one, so it cannot supply an omitted
+            # value.
             is_known = previous.isNotNull()
             if self.table.ref.native.where:
                 is_known = is_known & ~f.col(_INSERT)
@@ -308,11 +291,10 @@ class Changes:
         )
 
     def _list_key_changes(self, rows: DataFrame) -> list[tuple[int, str, str]]:
-        """Lists the updates that changed a key and lack a value: number, old key, new key.
+        """Lists the updates that changed a key and lack a value, as (number, old key, new key).
 
-        In `rows`, such an update is a tombstone followed by a row. In the log, it is one change,
-        but Debezium may write it as a delete and an insert. For all other inserts, the log contains
-        all values. So an insert that lacks a value is part of such an update.
+        In `rows`, such an update is a tombstone followed by a row. In the log, it is one change or,
+        if Debezium split it, a delete and an insert. All other inserts have all values.
         """
         tombstones = rows.where(f.col(DELETED)).select(
             f.col(_NUMBER).alias("deleted"), self._key_text.alias("old")
@@ -334,7 +316,7 @@ class Changes:
     def _add_row_ids(
         self, versions: DataFrame, key_changes: Sequence[tuple[int, str, str]]
     ) -> DataFrame:
-        """Adds a row id: the row's first key, which identifies the row even if its key changes."""
+        """Adds a row id that survives a change of the key: the row's first key."""
         key = self._key_text
         if not key_changes:
             return versions.withColumn(_ROW_ID, key)
@@ -364,7 +346,7 @@ class Changes:
         return f.to_json(f.struct(*(f.col(quote_name(name)) for name in self.key)))
 
     def _expand_truncates(self, rows: DataFrame, window: Window) -> DataFrame:
-        """Replaces each TRUNCATE with tombstones for the keys that existed at that time."""
+        """Replaces each TRUNCATE with tombstones of the keys that existed at that time."""
         no_key = reduce(and_, [f.col(quote_name(name)).isNull() for name in self.key])
         is_truncate = f.col(DELETED) & no_key
         rows = self.cache(rows)
@@ -374,8 +356,8 @@ class Changes:
         others = rows.where(~is_truncate)
         keys = [f.col(quote_name(name)) for name in self.key]
         types = {field.name: field.dataType for field in self.table.schema.fields}
-        # Each interval ends with a TRUNCATE. This finds the keys that exist at the end of each
-        # interval. Keys from before the previous TRUNCATE already have tombstones.
+        # Each interval ends with a TRUNCATE. Keys from before the previous TRUNCATE already have
+        # tombstones, so each interval needs only the keys that exist at its end.
         columns = {"_cq_since": "bigint", "_cq_until": "bigint"}
         spans = _create_rows(rows.sparkSession, columns, list(pairwise([0, *truncates])))
         within = (f.col(_NUMBER) >= f.col("_cq_since")) & (f.col(_NUMBER) < f.col("_cq_until"))
@@ -403,7 +385,7 @@ class Changes:
         return others.unionByName(tombstones)
 
     def _add_raw_versions(self, rows: DataFrame, window: Window) -> DataFrame:
-        """Adds the newest version of every key in the raw table to the rows, as change number 0."""
+        """Adds the newest version of each key in the raw table, as change number 0."""
         if window.read_raw is None:
             return rows
         names = [*self.table.schema.names, DELETED, GENERATION, BATCH, SEQUENCE]
@@ -436,7 +418,7 @@ class Changes:
 def _create_rows(
     spark: SparkSession, columns: Mapping[str, str], values: Sequence[tuple[object, ...]]
 ) -> DataFrame:
-    """Creates a DataFrame of a few rows. `createDataFrame` would start a Python worker."""
+    """Creates a small DataFrame. In contrast to `createDataFrame`, starts no Python worker."""
     text = json.dumps([dict(zip(columns, row, strict=True)) for row in values])
     fields = ", ".join(f"{name}: {kind}" for name, kind in columns.items())
     return spark.range(1).select(f.inline(f.from_json(f.lit(text), f"array<struct<{fields}>>")))
@@ -452,7 +434,6 @@ def find_missing_keys(
 
     Args:
         rows: all rows of the source.
-        key: the names of the key's columns.
         read_raw: reads columns of the raw table (:attr:`Window.read_raw`).
     """
     raw = read_raw([*key, DELETED, GENERATION, BATCH, SEQUENCE])

@@ -1,14 +1,12 @@
 """Runs first loads, and prevents other runs from moving the slot in the meantime.
 
-Until a table's first load is published, the state contains no checkpoint for the table, and so no
-position in the log. Other runs would therefore ignore the table when they move the slot. An
-advisory lock prevents this: first loads hold it in shared mode, and a run that moves the slot holds
-it in exclusive mode.
+Until a table's first load is published, the state contains no log position for the table, so other
+runs would ignore the table when they move the slot. An advisory lock prevents this: first loads
+hold it in shared mode, and a run that moves the slot holds it in exclusive mode.
 
-A large table is loaded in chunks. Each chunk is a range of the key, and is appended as one batch.
-If the load is interrupted, the next run continues after the last published chunk, but reads from a
-new snapshot. So a change may be visible in the snapshot of one chunk, but not in that of another
-chunk. A change is already in the raw table if it is visible in the snapshot of the chunk that
+A large table is loaded in chunks. Each chunk is a range of the key and is appended as one batch.
+After an interruption, the next run continues behind the last published chunk, but from a new
+snapshot. So a change is already in the raw table if it is visible in the snapshot of the chunk that
 contains its key (`position.is_visible_to_chunk`).
 """
 
@@ -40,7 +38,7 @@ from loader.sources.jdbc.interface import (
 from loader.spark.error_translation import DatabaseError
 
 _MAX_SNAPSHOTS = 4
-"""The maximum number of snapshots that cover only one table. Each snapshot needs a connection."""
+"""The maximum number of snapshots that cover one table each. Each snapshot needs a connection."""
 
 
 class FirstLoads:
@@ -51,8 +49,7 @@ class FirstLoads:
         stack: a stack that is closed at the end of the run.
 
     Attributes:
-        share_snapshot: whether all tables are read from one snapshot. This is so if the slot is
-            new.
+        share_snapshot: whether all tables are read from one snapshot, because the slot is new.
     """
 
     def __init__(self, slot: SourceSlot, tables: Sequence[SourceTable], stack: ExitStack) -> None:
@@ -71,10 +68,11 @@ class FirstLoads:
         )
 
     def plan_load(self, table: SourceTable) -> tuple[int, Bounds, VisibleTransactions]:
-        """Plans the load of a table.
+        """Plans the load of a table. Keeps the slot in place until :meth:`release_slot` is called.
 
-        Returns the table's start position in the log, its bounds, and the transactions that are
-        visible in its snapshot. The slot does not move until :meth:`release_slot` is called.
+        Returns:
+            The table's start position in the log, its bounds, and the transactions that are visible
+            in its snapshot.
         """
         position = self._lock_slot()
         self._chunks.pop(table.ref.name, None)
@@ -116,13 +114,10 @@ class FirstLoads:
         return chunk, self._read_visible_transactions(table)
 
     def refuse_lossy_values(self, table: SourceTable) -> None:
-        """Refuses values that the lake cannot store.
+        """Raises a TableError if the table has values that the lake cannot store.
 
-        Called if another run began the load, because that run checked only the rows in its own
+        Needed if another run started the load, because that run checked only the rows in its
         snapshot.
-
-        Raises:
-            TableError: if there are such values.
         """
         self._open_snapshot(table).refuse_lossy_values(table)
 
@@ -151,12 +146,11 @@ class FirstLoads:
     def _open_snapshot(self, table: SourceTable, is_resumed: bool = False) -> JdbcSnapshot:
         """Returns the snapshot for a first load. The slot and the publication must exist.
 
-        An open snapshot blocks an ALTER TABLE of its tables. So a new snapshot usually covers only
-        the given table. If too many snapshots are open, it covers all remaining tables instead.
+        An open snapshot blocks an ALTER TABLE of its tables. So a snapshot usually covers only one
+        table. If too many snapshots are open, a new one covers all remaining tables.
 
         Args:
-            table: the table to load.
-            is_resumed: whether an earlier run began the load. If so, the publication already
+            is_resumed: whether an earlier run started the load. If so, the publication already
                 contains the table.
         """
         snapshot = self._snapshots.get(table.ref.name)
@@ -178,8 +172,7 @@ class FirstLoads:
     def _lock_slot(self) -> int:
         """Prevents other runs from moving the slot, and returns the slot's position.
 
-        The lock is held by a separate connection. So the server releases the lock if this process
-        crashes.
+        A separate connection holds the lock, so the server releases it if this process crashes.
 
         Raises:
             TableError: if the slot does not exist or is lost.
@@ -205,7 +198,7 @@ class FirstLoads:
         return self._position
 
     def release_slot(self) -> None:
-        """Lets other runs move the slot again, after the first loads of this run."""
+        """Lets other runs move the slot again."""
         self._position = None
         self._slot_lock.close()
 
@@ -215,7 +208,7 @@ class FirstLoads:
 
     @contextmanager
     def exclude_loads(self, connection: Connection) -> Iterator[bool]:
-        """Yields whether no first load is running. If so, none can start while the block runs."""
+        """Yields whether no first load is running. If True, none can start while the block runs."""
         [(granted,)] = connection.rows(
             f"select pg_catalog.pg_try_advisory_lock({self._lock_key})::text"
         )
@@ -237,7 +230,7 @@ _KEY_FORMATS = {
     "timestamp": _TIME,
     "timestamptz": _TIME + r"\+00",
 }
-"""Maps each type that PostgreSQL and Spark order in the same way to a pattern of valid values."""
+"""Maps each type that PostgreSQL and Spark sort in the same order to a pattern of valid values."""
 
 
 @dataclass(frozen=True)
@@ -246,7 +239,7 @@ class Chunk:
 
     Attributes:
         rows: the number of rows, or None if it is unknown.
-        conditions: SQL conditions that divide the chunk into parts for parallel readers.
+        conditions: SQL conditions that divide the chunk among parallel readers.
         last_key: the chunk's last key, or None if this is the last chunk.
     """
 
@@ -260,8 +253,8 @@ def is_divisible(
 ) -> bool:
     """Returns whether a table can be loaded in chunks.
 
-    PostgreSQL and Spark must order the key in the same way, and the database must declare the key.
-    A key that is only declared in the spec may have no index, and may have duplicates.
+    PostgreSQL and Spark must sort the key in the same order, and the database must declare the key.
+    A key that only the spec declares may have no index, and may have duplicates.
     """
     declared = {name.lower() for name in table.primary_key}
     if declared != {column.name.lower() for column in key}:
@@ -346,7 +339,7 @@ def find_next_chunk(
 
 
 def _is_equal_in_spark(values: Key, key: Sequence[LoggedColumn]) -> bool:
-    """Returns whether Spark reads a key correctly. It misreads infinite times and dates BC."""
+    """Returns whether Spark can parse a key. It misreads infinite times and dates BC."""
     return all(
         re.fullmatch(_KEY_FORMATS[column.kind], value)
         for value, column in zip(values, key, strict=True)

@@ -57,10 +57,10 @@ SEGMENT_BYTES = 16 * 1024 * 1024
 
 
 class LogSnapshot(Snapshot):
-    """Reads the tables of one run that have `sync_mode: cdc`.
+    """Reads those tables of a run that have `sync_mode: cdc`.
 
-    The slot is set up when the first table is read. The log is read once for all tables, as soon as
-    one table needs changes.
+    The first table that is read sets up the slot. The first table that needs changes reads the log,
+    once for all tables.
 
     Args:
         tables: all tables of the run with `sync_mode: cdc`.
@@ -87,12 +87,12 @@ class LogSnapshot(Snapshot):
         stack.callback(self._loads.release_slot)
 
     def bounds(self, table: SourceTable, window: Window) -> Bounds:
-        # A full refresh ignores the stored checkpoint. So each chunk after the first one continues
-        # from the checkpoint of the previous chunk.
+        # A full refresh ignores the stored checkpoint. So each later chunk continues from the
+        # checkpoint of the previous chunk in this run.
         unfinished = self._unfinished.pop(table.ref.name, None)
         mark = Mark.from_dict(window.mark) or unfinished
-        # The checkpoint is recorded first. If the table fails later, the slot must not move past
-        # this checkpoint.
+        # Recorded now, so that the slot does not move past this checkpoint if the table fails
+        # later.
         self._slot_advance.record_mark(table.ref.name, mark)
         with self._lock:
             setup = self._run_once(self._prepare)
@@ -256,12 +256,12 @@ class LogSnapshot(Snapshot):
             )
 
     def forget_changes(self) -> None:
-        """Makes the next table that needs changes read the log again, up to its new end."""
+        """Makes the next table that needs changes read the log again."""
         with self._lock:
             self.__dict__.pop("_log_read", None)
 
     def advance_slot(self) -> None:
-        """Moves the slot to the lowest stored position. Called after all tables are published."""
+        """Moves the slot to the lowest stored position. Call after all tables are published."""
         self._loads.release_slot()
         if self._setup is not None and self._failure is None:
             self._slot_advance.advance(self._setup.slot, self._loads.exclude_loads)
@@ -293,7 +293,7 @@ class LogSnapshot(Snapshot):
         return cached
 
     def _run_once(self, step: Callable[[], T]) -> T:
-        """Runs a step that all tables need. If it fails, its error is raised for every table."""
+        """Runs a step for all tables. If the step fails, every table raises its error."""
         if self._failure is not None:
             raise self._failure
         try:
@@ -306,7 +306,7 @@ class LogSnapshot(Snapshot):
         """Creates the publication and the slot if necessary, once per run."""
         if self._setup is None:
             if not is_installed():
-                # Checked before the slot is created, because a slot retains the log even if unused.
+                # Checked before the slot is created, because even an unused slot retains the log.
                 raise build_missing_error(self.where)
             tables = list(self.tables.values())
             self._setup = prepare_slot(self.slot, tables, self._definitions.list_key, self.where)
@@ -321,7 +321,7 @@ class LogSnapshot(Snapshot):
         partitions: Iterable[str],
         reload_reason: str,
     ) -> Bounds:
-        """Plans a full read. If a large table has no raw table yet, plans only its first chunk."""
+        """Plans a full read, or only its first chunk if the table is large and has no raw table."""
         position, bounds, snapshot = self._loads.plan_load(get_original(table))
         self._loaded.add(table.ref.name)
         key, rows = self._definitions.list_key_columns(table), bounds.rows
@@ -359,8 +359,7 @@ class LogSnapshot(Snapshot):
     def _is_divisible(self, table: SourceTable, key: Sequence[LoggedColumn]) -> bool:
         """Returns whether a table can be loaded in chunks.
 
-        The state stores the last key of each chunk. So if the key is masked, the table cannot be
-        loaded in chunks.
+        A table with a masked key cannot, because the state stores the last key of each chunk.
         """
         masks = table.masks if isinstance(table, MaskedTable) else {}
         if masks.keys() & set(self._definitions.list_key(table)):
@@ -390,20 +389,14 @@ class LogSnapshot(Snapshot):
         )
 
     def _explain_new_key(self, table: SourceTable, mark: Mark) -> str:
-        """Returns the reason for a full read if the key has changed during a load in chunks.
-
-        Otherwise returns "".
-        """
+        """Returns a reason to reload the table if its key was changed during a load in chunks."""
         key = tuple(self._definitions.list_key(table))
         return "its key was changed during its first load" if mark.key not in ((), key) else ""
 
     def _explain_broken_load(
         self, table: SourceTable, columns: Sequence[LoggedColumn], mark: Mark, spool: ChangeSpool
     ) -> str:
-        """Explains why an interrupted first load cannot be merged with the log.
-
-        Returns "" if it can.
-        """
+        """Returns the reason why an interrupted first load cannot be merged with the log, or ""."""
         if not mark.earlier_chunks:
             return ""
         name = build_log_name(table)
@@ -444,13 +437,13 @@ class LogSnapshot(Snapshot):
 
 @contextmanager
 def open_log(database: Database, tables: Sequence[SourceTable]) -> Iterator[LogSnapshot]:
-    """Opens the log for the tables of a run. After the block, moves the slot forward."""
+    """Opens the log for the tables of a run, and moves the slot forward afterwards."""
     with ExitStack() as stack:
         log = LogSnapshot(database, tables, stack)
         yield log
         try:
             log.advance_slot()
         except Exception as error:
-            # This is only a warning, because the rows of all tables are already published. The next
-            # run reads these changes again, skips them, and moves the slot.
+            # Only a warning, because the rows of all tables are already published. The next run
+            # reads these changes again, skips them, and moves the slot.
             _log.warning("%s: the slot was not moved: %s", log.where, error)

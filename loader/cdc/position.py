@@ -1,10 +1,8 @@
 """Positions in PostgreSQL's log, and the checkpoint (`mark`) that each sync stores in the state.
 
 If a table was read up to a position, the raw table contains every transaction whose commit record
-begins below this position.
-
-A first load reads a database snapshot. Later syncs skip the changes of transactions that are
-visible in this snapshot.
+starts below this position. A first load reads a database snapshot. Later syncs skip the changes of
+transactions that are visible in this snapshot.
 """
 
 from __future__ import annotations
@@ -75,8 +73,8 @@ class VisibleTransactions:
         """Returns whether a committed transaction is visible in the snapshot.
 
         Args:
-            transaction: the lower 32 bits of the transaction's id. The log contains no other bits.
-                Of all ids that end with these bits, the one nearest to the snapshot is used.
+            transaction: the lower 32 bits of the transaction's id, because the log contains no
+                other bits. The full id is assumed to be the one nearest to the snapshot.
         """
         distance = (transaction - self.xmax + _HALF_OF_XIDS) % _EPOCH - _HALF_OF_XIDS
         full_id = self.xmax + distance
@@ -85,20 +83,20 @@ class VisibleTransactions:
 
 @dataclass(frozen=True)
 class Mark:
-    """The checkpoint of a table, which each sync stores for the next sync.
+    """The checkpoint that a sync stores for the next sync of the table.
 
     Attributes:
         position: the position up to which the table was read.
         slot: the replication slot that retains the log from this position on.
         system: the cluster's identity and timeline; empty if the role may not read them.
-        snapshot: the snapshot of the first load. None as soon as the log was read beyond it.
-        loaded_up_to: the last key that an incomplete first load has published; None if the first
-            load is complete.
+        snapshot: the snapshot of the first load. None after the log was read beyond this snapshot.
+        loaded_up_to: the last published key of an incomplete first load; None if the first load is
+            complete.
         earlier_chunks: the last key and the snapshot of each interrupted run of the first load.
-        key: the key's columns at the time of the first load; empty if it was not divided into
+        key: the key columns at the time of the first load; empty if the load was not divided into
             chunks.
-        columns: the columns that are loaded (`list_by_number`).
-        excluded: the other columns of the table.
+        columns: the loaded columns (`list_by_number`).
+        excluded: the columns that the spec excludes (`list_by_number`).
         partitions: the ids of the table's partitions; empty if the table is not partitioned.
         catalog: fingerprints of the table's definition in the catalog (`read_fingerprints`).
         published: a fingerprint of the table's publication (`SourceSlot.read_publication`).
@@ -196,7 +194,6 @@ class Mark:
 
         Args:
             last_key: the chunk's last key, or None if this is the last chunk.
-            snapshot: the chunk's snapshot.
         """
         earlier_chunks = self.earlier_chunks
         if (
@@ -238,12 +235,10 @@ def is_visible_to_chunk(
     """Returns whether a change was visible in the snapshot of the chunk that contains its key.
 
     Args:
-        earlier_chunks: the last key and the snapshot of each interrupted run, sorted by key.
-        newest_snapshot: the snapshot for all keys above these chunks. If it is None, no change to
-            these keys counts as visible.
-        transaction: the id of the change's transaction.
-        key: the key's columns and their types.
-        row: a struct that contains the key's columns.
+            earlier_chunks: the last key and the snapshot of each interrupted run, sorted by key.
+            newest_snapshot: the snapshot for all keys above these chunks. If None, no change of
+                these keys is visible.
+            row: a struct that contains the key's columns.
     """
     values = f.struct(*(row.getField(name) for name in key))
     visible = f.lit(False) if newest_snapshot is None else is_visible(newest_snapshot, transaction)

@@ -41,12 +41,12 @@ class RequirementErrors:
     """The errors for a source's unmet requirements.
 
     Attributes:
-        server: the error that concerns the server or the role. If there is one, the tables and the
-            publication were not checked.
+        server: the error of the server or the role. If there is one, the tables and the publication
+            were not checked.
         tables: maps the name of each table that cannot be read from the log to its error.
-        unpublishable: maps the name of each table that this role cannot add to the publication to
+        unpublishable: maps the name of each table that the role may not add to the publication to
             its error.
-        publication: the error that concerns the publication.
+        publication: the error of the publication.
     """
 
     server: TableError | None = None
@@ -90,7 +90,7 @@ def check_requirements(
             refused[table.ref.name] = error
     accepted = [table for table in tables if table.ref.name not in refused]
     unpublishable = find_unpublishable_tables(connection, slot, accepted)
-    # One statement publishes all tables. If the role may not run it, all these tables have the same
+    # One statement publishes all tables. If the role may not run it, all tables in it have the same
     # error.
     errors = {
         name: build_error([requirement], where) for name, requirement in unpublishable.items()
@@ -166,8 +166,8 @@ def check_table(
 ) -> list[UnmetRequirement]:
     """Returns a table's unmet requirements.
 
-    A table that has no replica identity must not be published, because PostgreSQL would then refuse
-    to update its rows.
+    A table without a replica identity must not be published, because PostgreSQL would then reject
+    updates of its rows.
     """
     dialect, native = slot.database.dialect, table.ref.native
     name = slot.database.relation(native)
@@ -321,7 +321,7 @@ def _build_key_condition(text: Callable[[str], str], key: Sequence[str]) -> str:
 
 
 def check_publication(connection: Connection, slot: SourceSlot) -> list[UnmetRequirement]:
-    """Returns the unmet requirements of the publication. Empty if there is no publication."""
+    """Returns the unmet requirements of the publication. Returns [] if there is no publication."""
     dialect, name = slot.database.dialect, slot.database.dialect.quote(slot.name)
     rows = connection.rows(
         f"""
@@ -370,7 +370,7 @@ def check_publication(connection: Connection, slot: SourceSlot) -> list[UnmetReq
 def find_unpublishable_tables(
     connection: Connection, slot: SourceSlot, tables: Sequence[SourceTable]
 ) -> dict[str, UnmetRequirement]:
-    """Maps the name of each table that this role cannot publish to the unmet requirement."""
+    """Maps the name of each table that the role may not publish to the unmet requirement."""
     dialect = slot.database.dialect
     published, filters = slot.read_publication(connection), slot.read_filters(connection)
     missing, unfiltered, changed = {}, {}, set()
@@ -415,8 +415,8 @@ def find_unpublishable_tables(
     )
     refused = [name for name, row in zip(missing, rows, strict=True) if set(row) != {"true"}]
     names = [relations[name] for name in refused]
-    # If this role can publish some of the tables, the loader first creates the publication with
-    # these tables. The SQL then only adds the others.
+    # If the role can publish some of the tables, the loader first creates the publication with
+    # these tables. The SQL then only adds the remaining tables.
     sql = build_publication_sql(
         dialect.quote(slot.name),
         [slot.format_published(missing[name]) for name in refused],
@@ -437,13 +437,12 @@ def find_unpublishable_tables(
 
 
 def list_setup_sql(name: str, role: str, tables: Mapping[str, str | None]) -> list[str]:
-    """Returns all SQL statements with which an administrator can prepare a database.
+    """Returns the SQL statements with which an administrator can prepare a database.
 
     Args:
         name: the name of the slot and the publication.
         role: the source's user.
-        tables: maps each table's name in the spec to its `where` option, or to None if it has no
-            filter.
+        tables: maps each table's name in the spec to its `where` option, or to None.
     """
     published = [
         _format_table(table) + (f" where ({where})" if where else "")
@@ -458,7 +457,7 @@ def list_setup_sql(name: str, role: str, tables: Mapping[str, str | None]) -> li
 
 
 def _format_table(table: str) -> str:
-    """Formats a table's name as SQL. A wildcard becomes a placeholder that the user fills in."""
+    """Formats a table's name as SQL. A wildcard becomes a placeholder for the user to fill in."""
     if is_wildcard(table):
         return f"<the tables that {table} matches>"
     parts = table.split(".")

@@ -1,9 +1,9 @@
 """A source's replication slot and publication in PostgreSQL.
 
-All tables of a source that have `sync_mode: cdc` share one slot and one publication. So the
+All tables of a source that have `sync_mode: cdc` share one slot and one publication, so the
 database decodes its log only once. The slot retains the log from its confirmed position on. Only
-:meth:`SourceSlot.advance` moves this position. It moves it at most to the lowest position that the
-state stores for any of these tables (:class:`SlotAdvance`).
+:meth:`SourceSlot.advance` moves this position, at most to the lowest position that the state stores
+for any of these tables (:class:`SlotAdvance`).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from loader.spark.error_translation import DatabaseError
 
 PLUGIN = "pgoutput"
 FLUSH_PREFIX = "strandline-flush"
-"""The prefix of those messages in the log that are written only to flush the log to disk."""
+"""The prefix of log messages whose only purpose is to flush the log to disk."""
 _MAX_NAME_BYTES = 63
 _FILTERS_SINCE = 15
 """The first major version of PostgreSQL in which publications can filter rows."""
 _PEEK_BYTES = 16 * 1024 * 1024
-"""If the log has grown by more than this, Debezium reads it without a prior check for changes."""
+"""The growth of the log above which the check for changes before Debezium starts is skipped."""
 
 
 _TABLES_BY_NAME = """(
@@ -47,12 +47,11 @@ class Slot:
 
     Attributes:
         confirmed: the position from which the slot can be read.
-        lost: the reason why the slot can no longer be read; empty if it can be read.
-        reader_pid: the process id of the session that is reading the slot; empty if no session
-            reads it.
+        lost: the reason why the slot can no longer be read, or "".
+        reader_pid: the process id of the session that reads the slot, or "".
         retained_bytes: the size of the log that the slot retains.
         remaining_bytes: how much the log may grow before the server invalidates the slot; None if
-            there is no limit.
+            unlimited.
     """
 
     confirmed: int
@@ -114,7 +113,7 @@ class SourceSlot:
         )
 
     def create(self, connection: Connection) -> None:
-        """Creates the slot. Before that, PostgreSQL waits for all open transactions to end."""
+        """Creates the slot. PostgreSQL first waits for all open transactions to end."""
         text = self.database.dialect.text
         try:
             connection.rows(
@@ -132,10 +131,7 @@ class SourceSlot:
         connection.execute(f"select pg_catalog.pg_drop_replication_slot({text(self.name)})")
 
     def publish(self, connection: Connection, tables: Sequence[SourceTable]) -> None:
-        """Creates the publication if it is missing.
-
-        Otherwise adds the tables that it lacks, and replaces those that it filters differently.
-        """
+        """Creates the publication, or adds missing tables to it and corrects filters."""
         existing = self.read_publication(connection)
         filters = self.read_filters(connection)
         missing, changed = [], []
@@ -189,8 +185,8 @@ class SourceSlot:
     ) -> bool:
         """Returns whether the publication's filter for a table is the table's `where` option.
 
-        PostgreSQL reformats filters. Therefore the two conditions are compared only after
-        PostgreSQL has parsed both.
+        PostgreSQL reformats filters, so the conditions are compared after PostgreSQL has parsed
+        both.
 
         Args:
             filters: the result of :meth:`read_filters`.
@@ -211,7 +207,7 @@ class SourceSlot:
         """Maps the publication's tables to fingerprints. Returns None if there is no publication.
 
         The keys are pairs of a schema and a table name. A fingerprint changes if the table is
-        removed from the publication and added again, if another table gets the name, or if the
+        removed from the publication and added again, if another table gets this name, or if the
         publication's options change.
         """
         text = self.database.dialect.text(self.name)
@@ -226,8 +222,8 @@ class SourceSlot:
             where p.pubname = {text}
             """
         )
-        # The `pg_publication_tables` view opens each table, so an ALTER of one table would block
-        # the query.
+        # The `pg_publication_tables` view opens each table, so an ALTER of one table blocks the
+        # query.
         tables = (
             "pg_catalog.pg_publication_tables" if all_tables == [("true",)] else _TABLES_BY_NAME
         )
@@ -263,26 +259,26 @@ class SourceSlot:
         return parse_position(lsn or "")
 
     def read_flushed(self, connection: Connection) -> int:
-        """Returns a position below which all transactions committed so far can be decoded.
+        """Returns a position below which all transactions that have committed can be decoded.
 
         The server decodes only the flushed part of the log. With `synchronous_commit = off`, a
-        transaction commits before its part of the log is flushed. If necessary, this method makes a
-        synchronous commit, which flushes everything before it.
+        commit may return before the log is flushed. If necessary, this method flushes the log with
+        a synchronous commit.
         """
         [(has_unflushed,)] = connection.rows(
             "select (pg_catalog.pg_current_wal_insert_lsn() "
             "> pg_catalog.pg_current_wal_flush_lsn())::text"
         )
         if has_unflushed == "true":
-            # Writes a message, because a transaction that writes nothing does not flush the log.
+            # A transaction that writes nothing would not flush the log.
             self.write_message(connection, FLUSH_PREFIX, "")
         [(lsn,)] = connection.rows("select pg_catalog.pg_current_wal_flush_lsn()::text")
         return parse_position(lsn or "")
 
     def has_no_changes(self, connection: Connection, slot: Slot, end: int) -> bool:
-        """Returns whether the log, up to a position, has no change of the published tables.
+        """Returns whether the log up to a position has no changes of the published tables.
 
-        Also returns False if the log has grown so much that decoding it would take long.
+        Also returns False if the log has grown so much that decoding it takes long.
         """
         if end - slot.confirmed > _PEEK_BYTES:
             return False
@@ -297,8 +293,8 @@ class SourceSlot:
     def write_message(self, connection: Connection, prefix: str, content: str) -> int:
         """Writes a message to the log and returns its position.
 
-        When a reader receives the message, it has received all earlier transactions. The returned
-        position is below the end of the transaction that contains the message.
+        A reader receives all earlier transactions before the message. The position is below the end
+        of the transaction that contains the message.
         """
         text = self.database.dialect.text
         connection.execute("set synchronous_commit = on")
@@ -317,9 +313,7 @@ class SourceSlot:
         )
 
     def await_free(self, connection: Connection, seconds: int) -> None:
-        """Waits until no session reads the slot.
-
-        If a reading process was killed, the server notices this after a moment.
+        """Waits until no session reads the slot. The server notices a killed reader with a delay.
 
         Raises:
             TableError: if another session still reads the slot after this number of seconds.
@@ -343,13 +337,13 @@ class SourceSlot:
         """Waits for the end of all open transactions that have already written something.
 
         The log may lack changes that such a transaction made before the table was published. A
-        snapshot that is taken after this wait contains these changes.
+        snapshot after this wait contains these changes.
 
         Raises:
             TableError: if such a transaction is still open after the source's lock_timeout.
         """
         # A new id is higher than the ids of all transactions that have already written something.
-        # The xmax of a snapshot may be lower than some of these ids.
+        # The xmax of a snapshot may be lower.
         [(limit,)] = connection.rows("select pg_catalog.pg_current_xact_id()::text")
         deadline = time.monotonic() + self.database.lock_timeout
         while True:
@@ -389,7 +383,7 @@ def build_publication_sql(name: str, tables: Sequence[str], new: bool) -> str:
 
 
 def choose_slot_name(source: str, configured: str | None = None) -> str:
-    """Returns the name of a source's slot and publication. It has at most 63 bytes."""
+    """Returns the name of a source's slot and publication, at most 63 bytes."""
     return configured or f"strandline_{re.sub('[^a-z0-9_]', '_', source.lower())}"[:_MAX_NAME_BYTES]
 
 
@@ -397,8 +391,8 @@ class SlotAdvance:
     """Moves the slot to the lowest stored position of the source's tables.
 
     Attributes:
-        load_marks: a function that returns the stored checkpoints of a table. It is used for tables
-            that this run does not select. None if it is not available.
+        load_marks: returns the stored checkpoints of a table that this run does not select. None if
+            not available.
     """
 
     def __init__(self, slot: SourceSlot) -> None:
@@ -407,7 +401,7 @@ class SlotAdvance:
         self._positions: dict[str, int | None] = {}
 
     def record_mark(self, table: str, mark: Mark | None) -> None:
-        """Records the log position in a table's stored checkpoint; None before its first load."""
+        """Records the position in a table's stored checkpoint; None before the first load."""
         self._positions[table] = mark.position if mark is not None else None
 
     def advance(
@@ -419,7 +413,7 @@ class SlotAdvance:
 
         Args:
             slot: the slot at the start of the run.
-            exclude_loads: returns a context manager that prevents new first loads. It yields
+            exclude_loads: returns a context manager that prevents new first loads, and yields
                 whether no first load is running.
         """
         if self._find_lowest_position() <= slot.confirmed:

@@ -15,21 +15,21 @@ from loader.sources.jdbc.interface import Connection, read_activity
 from loader.spark.error_translation import DatabaseError
 
 _WARNING_BYTES = 10 * 1024**3
-"""A run warns if the slot retains more bytes of log than this."""
+"""The size of the retained log above which a run warns."""
 
 
 @dataclass(frozen=True)
 class SlotSetup:
-    """A source's slot and publication at the beginning of a run.
+    """A source's slot and publication at the start of a run.
 
     Attributes:
-        slot: the slot.
-        created: whether this run has created the slot. A new slot has no earlier changes.
+        created: whether this run created the slot. A new slot lacks all earlier changes.
         system: the cluster's identity and timeline; empty if the role may not read them.
         published: a fingerprint of each table's publication (`SourceSlot.read_publication`).
         refused: maps the name of each table that cannot be read from the log to its error.
-        complete_until: the start of the oldest open transaction, read before the log; None if
-            unknown. All transactions that this run does not find in the log commit after this time.
+        complete_until: the start of the oldest transaction that was open before the log was read;
+            None if unknown. Every transaction that this run does not find in the log commits after
+            this time.
     """
 
     slot: Slot
@@ -40,7 +40,7 @@ class SlotSetup:
     complete_until: dt.datetime | None = None
 
     def explain_loss(self, source_slot: SourceSlot, table: SourceTable, mark: Mark) -> str:
-        """Explains why the log lacks changes since a checkpoint. Returns "" if it has them all."""
+        """Explains why the log lacks changes since a checkpoint. Returns "" if it is complete."""
         if self.created:
             return "its replication slot was missing"
         if mark.system and self.system and mark.system != self.system:
@@ -58,7 +58,7 @@ class SlotSetup:
         return ""
 
     def warn_of_unread_slot(self, source_slot: SourceSlot, mark: Mark | None) -> tuple[str, ...]:
-        """Returns a warning if the table's former slot still exists and retains the log."""
+        """Returns a warning if the table's previous slot still exists and retains the log."""
         if mark is None or not mark.slot or mark.slot == source_slot.name:
             return ()
         text = source_slot.database.dialect.text(mark.slot)
@@ -75,7 +75,7 @@ class SlotSetup:
         )
 
     def warn_of_retained_log(self, source_slot: SourceSlot) -> tuple[str, ...]:
-        """Returns a warning if the slot retains much log or may soon be invalidated."""
+        """Returns a warning if the slot retains a lot of log or may soon be invalidated."""
         retained, remaining = self.slot.retained_bytes, self.slot.remaining_bytes
         if remaining is not None and remaining < retained // 4:
             return (
@@ -133,11 +133,7 @@ def prepare_slot(
 def _publish_tables(
     source_slot: SourceSlot, connection: Connection, tables: Sequence[SourceTable]
 ) -> dict[str, TableError]:
-    """Adds tables to the publication. Returns an error for each table that cannot be added.
-
-    First, one statement adds all tables. If it fails, such as because another session has locked a
-    table, each table is added separately.
-    """
+    """Adds tables to the publication. Returns an error for each table that cannot be added."""
     try:
         source_slot.publish(connection, tables)
     except DatabaseError:

