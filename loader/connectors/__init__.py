@@ -1,1 +1,1 @@
-"""Plug-ins. The loader finds them by entry points; none of its other packages imports them."""
+"""Plug-ins, which the loader loads through entry points. No other package imports them."""

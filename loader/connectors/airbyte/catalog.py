@@ -20,11 +20,11 @@ from loader.sources.interface import Progress, Request
 Key = tuple[str | None, str]
 """A stream's namespace and name."""
 KeysByName = Mapping[str, set[Key]]
-"""Maps a name (which excludes the namespace) to the keys of all streams that have this name."""
+"""Maps a stream's name without its namespace to the keys of all streams with this name."""
 
 
 class _Stream(TypedDict, total=False):
-    """The fields of a stream in a catalog. Only the fields that the loader reads are listed."""
+    """A stream in a catalog, with only those fields that the loader reads."""
 
     name: Required[str]
     namespace: str | None
@@ -44,7 +44,7 @@ def key_of(descriptor: Mapping[str, Any]) -> Key:
 
 
 def group_by_name(keys: Iterable[Hashable]) -> KeysByName:
-    """Groups the keys of streams by name, ignoring the namespace."""
+    """Groups the keys of streams by name, without the namespace."""
     keys_by_name: dict[str, set[Key]] = {}
     for key in keys:
         if isinstance(key, tuple):
@@ -53,16 +53,14 @@ def group_by_name(keys: Iterable[Hashable]) -> KeysByName:
 
 
 def resolve_stream(key: Key, requested: KeysByName, streams: KeysByName) -> Key | None:
-    """Returns the stream that a message belongs to.
-
-    Returns None if no stream matches or if several do.
+    """Returns the stream that a message belongs to, or None unless exactly one stream matches.
 
     Some connectors omit the namespace in their messages or in their catalog.
 
     Args:
         key: the key in the message.
-        requested: the streams of the run, keyed by name.
-        streams: all streams in the catalog, keyed by name.
+        requested: the streams of the run.
+        streams: all streams in the catalog.
     """
     namesakes = [known.get(key[1], set()) for known in (requested, streams)]
     if any(key in keys for keys in namesakes):
@@ -83,7 +81,7 @@ def parse_catalog(
 
     Args:
         where: the source, for messages.
-        find_cursor: a function that returns the spec's cursor field for a table's name and fields.
+        find_cursor: returns the spec's cursor field for a table with this name and these fields.
 
     Raises:
         TableError: if the catalog is malformed.
@@ -120,7 +118,7 @@ def _parse_stream(
 
 
 def configure_catalog(requests: Sequence[Request]) -> dict[str, Any]:
-    """Returns the configured catalog for a read: the requested streams, ordered as in the run."""
+    """Returns the configured catalog for a read, with the requested streams in order."""
     return {"streams": [_configure_stream(request) for request in requests]}
 
 
@@ -151,9 +149,9 @@ def build_state_input(
 ) -> Any | None:
     """Returns the content of the connector's state file, or None if all streams start over.
 
-    If one stream starts over, its part is removed from the state that all streams share. If that is
-    impossible, all streams start over. Otherwise the connector would skip those records of this
-    stream that the state covers.
+    If one stream starts over, it is removed from the state that all streams share. If it cannot be
+    removed, all streams start over, because the connector would skip those of its records that the
+    state covers.
 
     Args:
         states: maps a stream to its stored state, or to None if the stream starts over.
@@ -184,7 +182,7 @@ def build_state_input(
 def _remove_streams(
     shared: ConnectorState, restarted: set[Hashable], streams: Collection[Hashable]
 ) -> Any | None:
-    """Removes streams from a state that all streams share. Returns None if this is impossible."""
+    """Removes streams from a shared state. Returns None if this is impossible."""
     value = shared.value
     if not isinstance(value, dict) or shared.protocol == "cloudquery":
         return None

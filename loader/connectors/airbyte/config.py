@@ -1,8 +1,9 @@
 """Finds the secrets in a connector's configuration, and stores the values that it refreshes.
 
-A connector may refresh single-use tokens during a read. The file that stores the refreshed values
-contains secrets, so only this user can read it. If the spec's `config` has changed since, the file
-is ignored."""
+A connector may refresh single-use tokens during a read. The loader stores the refreshed values in a
+file that only the current user can read. It ignores the file if the spec's `config` was changed
+later.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def find_declared_secrets(schema: Any, config: Any) -> Iterator[str]:
 
     Args:
         schema: the schema, or a part of it.
-        config: the configuration, or the part that the schema describes.
+        config: the part of the configuration that the schema describes.
     """
     if not isinstance(schema, dict):
         return
@@ -69,12 +70,12 @@ def _list_texts(value: Any) -> Iterator[str]:
 
 
 class ConfigUpdates:
-    """The configuration values that a connector has refreshed.
+    """The configuration values that a connector refreshed.
 
     Args:
         path: the file that stores the values; None if they are not stored.
         spec_config: the `config` in the spec.
-        hide_secrets: registers the secrets that a part of a configuration contains.
+        hide_secrets: registers the secrets in a part of a configuration for redaction.
     """
 
     def __init__(
@@ -111,9 +112,7 @@ class ConfigUpdates:
         return {**config, **values}
 
     def store_update(self, control: Mapping[str, Any]) -> bool:
-        """Saves the refreshed values of a control message.
-
-        Returns False if no file is configured for them.
+        """Stores the values in a control message. Returns False if the spec sets no file for them.
 
         Raises:
             TableError: if the file is not writable.
@@ -135,8 +134,8 @@ class ConfigUpdates:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             new.unlink(missing_ok=True)  # write_json sets the mode of new files only
             write_json(self.path.parent, new.name, {"of": self._fingerprint(), "config": values})
-            # The file is replaced atomically. If it were truncated, the new token would be lost,
-            # and the old token may already be invalid.
+            # Replaced atomically, so that a crash does not lose the new token. The old token may be
+            # invalid.
             replace_atomically(new, self.path)
         except OSError as error:
             raise TableError(

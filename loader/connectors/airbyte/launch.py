@@ -66,7 +66,7 @@ class AirbyteOptions(ProgramOptions):
 
 
 class _Manifest(yaml.SafeLoader):
-    """Loads timestamps in YAML as strings, because the connector receives the manifest as JSON."""
+    """Loads timestamps as strings, because the connector receives the manifest as JSON."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML declares it so
         first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
@@ -80,7 +80,7 @@ def build_command(
     """Returns the command line for a verb of the protocol.
 
     Args:
-        folder: the folder that contains the files. It is mounted into a container.
+        folder: the folder that contains the files. It is mounted into the container.
         files: maps the name of an option to the path of its file.
     """
     if options.image is None:

@@ -1,8 +1,8 @@
 """Parses the messages of the Airbyte protocol.
 
-In the protocol, lines that are not JSON are log lines. But a damaged message may not be valid JSON
-either, and if it were ignored, records could be missed. So a line that looks like a damaged message
-is an error. Some log messages report that records are missing."""
+Lines that are not JSON are log lines. But a line that looks like a damaged message is an error,
+because records could otherwise be lost. Some log messages report that records are missing.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ GAP_REPORTS = (
     "older than the last time it was synced. This is unexpected. Skipping the file.",
     "Unable to fetch permissions. stream=",  # PermissionsFileBasedStream skips a record
 )
-"""Warnings of `airbyte-cdk` about data that it skips although it was not configured to do so."""
+"""Warnings of `airbyte-cdk` about data that it skips without being configured to do so."""
 
 _EMPTY = re.compile(r"parse line b'(?:\s|\\[rnt])*' as JSON|response\.text='', ")
-"""Matches those warnings that concern only blank lines or empty responses, so no record is lost."""
+"""Matches those warnings that only concern blank lines or empty responses, so nothing is lost."""
 
 _DATA_TYPES = ("RECORD", "STATE", "DELETE", "TRACE")
 
@@ -48,8 +48,8 @@ class AirbyteMessages:
     """Parses the messages of a connector during a read.
 
     Args:
-        store_update: stores the configuration in a control message. Returns False if there is no
-            file for it.
+        store_update: stores the configuration in a control message. Returns False if the spec sets
+            no file for it.
         streams: all streams in the catalog.
         is_strict: whether streams fail if a log message reports that records may be missing.
     """
@@ -109,8 +109,8 @@ class AirbyteMessages:
         """Returns the stream that a record belongs to.
 
         Raises:
-            TableError: if no stream matches or if several do. Without this error, a state could
-                cover a record that no table receives.
+            TableError: if not exactly one stream matches, because a state could cover a record that
+                no table receives.
         """
         if key not in self._resolved:
             match = self._resolve(key, reader)
@@ -181,12 +181,12 @@ def parse_line(
 ) -> dict[str, Any] | None:
     """Returns the message in a line, or None if it is a log line.
 
-    If the message is nested too deeply to be parsed, only its outer levels are returned, and its
-    `is_deep` field is true.
+    If the message is nested too deeply to be parsed, returns only its outer levels, with a true
+    `is_deep` field.
 
     Args:
-        before_output: called before the line is quoted in an error.
-        quote: returns the beginning of a damaged message, which the error quotes.
+        before_output: called before an error quotes the line.
+        quote: returns the start of a damaged message, for the error.
 
     Raises:
         TableError: if the line is a damaged message.
@@ -204,7 +204,7 @@ def parse_line(
 
 
 def _parse(line: bytes) -> tuple[dict[str, Any] | None, bool]:
-    """Returns the message in a line, if there is one, and whether the line is a damaged message."""
+    """Returns the message in a line or None, and whether the line is a damaged message."""
     is_deep = False
     try:
         try:

@@ -1,6 +1,7 @@
 """The `airbyte` connector, which runs a program as a child process and reads its messages.
 
-The protocol: https://docs.airbyte.com/platform/understanding-airbyte/airbyte-protocol"""
+The protocol: https://docs.airbyte.com/platform/understanding-airbyte/airbyte-protocol
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from loader.spec.redaction import excerpt
 
 _MAX_SECRETS = 1_000
 _MAX_SECRET_LENGTH = 1_000_000
-"""The limits for the number and total length of a connector's secrets. Each slows redaction."""
+"""The limits for a connector's secrets, because each secret slows down redaction."""
 
 
 class AirbyteSource(ProgramSource):
@@ -114,7 +115,7 @@ class AirbyteSource(ProgramSource):
         return self.open_config_updates().apply_to(build_config(self.options, self.folder))
 
     def open_config_updates(self) -> ConfigUpdates:
-        """Returns the store of the configuration values that the connector has refreshed."""
+        """Returns the store of the configuration values that the connector refreshed."""
         file_name = getattr(self.options, "renewed_config", None)
         path = self.folder / file_name if file_name else None
         return ConfigUpdates(path, self.options.config, self._hide_updated_secrets)
@@ -124,10 +125,9 @@ class AirbyteSource(ProgramSource):
         return self.open_config_updates().store_update(control)
 
     def _hide_updated_secrets(self, values: Mapping[str, Any]) -> None:
-        """Registers the secrets among the values that a connector has refreshed.
+        """Registers the secrets among the values that a connector refreshed.
 
-        These secrets are masked only as whole words. Otherwise a connector could make the messages
-        of other sources unreadable.
+        They are masked only as whole words. Otherwise a connector could make messages unreadable.
 
         Raises:
             TableError: if there are too many secrets.
@@ -148,18 +148,14 @@ class AirbyteSource(ProgramSource):
         self.hide(*new, whole_word=True)
 
     def find_catalog_file(self) -> str | None:
-        """Returns the catalog file in the spec, or None if the connector lists its own streams."""
+        """Returns the catalog file in the spec, or None if the connector lists its streams."""
         return self.options.catalog
 
     def _write_config(self, folder: Path) -> dict[str, Path]:
         return {"config": write_json(folder, "config.json", self.build_config())}
 
     def _run_verb(self, folder: Path, verb: str) -> Iterator[dict[str, Any]]:
-        """Runs a short verb of the protocol, and yields the connector's messages.
-
-        Raises:
-            TableError: if the connector fails. The error contains the connector's error message.
-        """
+        """Runs a short command of the protocol, and yields the connector's messages."""
         files = {} if verb == "spec" else self._write_config(folder)
         errors: list[str] = []
 
@@ -181,7 +177,7 @@ class AirbyteSource(ProgramSource):
             self.options.timeout,
             f"source {self.name}",
             self.hide_declared_secrets,
-            # `spec` lists the secrets. It runs even after an interruption, because the last
-            # messages of the run may contain secrets.
+            # `spec` lists the secrets. It runs even after an interruption, because the connector's
+            # last messages may contain secrets.
             ignores_interruption=verb == "spec",
         )

@@ -1,4 +1,4 @@
-"""The `cloudquery` connector, which runs source plugins, and `loader serve`, a destination.
+"""The `cloudquery` connector for source plugins, and `loader serve`, a CloudQuery destination.
 
-CloudQuery's plugins list the resources of cloud accounts.
+CloudQuery's source plugins list the resources of cloud accounts.
 """

@@ -1,4 +1,4 @@
-"""Starts the bridge as a server for `cloudquery sync`, and exchanges messages with it."""
+"""Runs the bridge as a server for `cloudquery sync`, and exchanges messages with it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _EXIT_SECONDS = 2.0
 
 
 class BridgeServer:
-    """A running bridge. Syncs wait until the loader has sent the stored state to the bridge.
+    """A running bridge. Syncs wait until it has received the stored state from the loader.
 
     Attributes:
-        address: the address that the bridge listens on.
+        address: the address on which the bridge listens.
     """
 
     def __init__(self, child: Child) -> None:
@@ -37,7 +37,7 @@ class BridgeServer:
         self.address = ""
 
     def listen(self) -> bool:
-        """Waits until the bridge listens. Returns False if the bridge has exited instead.
+        """Waits until the bridge listens. Returns False if the bridge exits instead.
 
         Raises:
             SpecError: if the bridge cannot listen on its address.
@@ -57,8 +57,8 @@ class BridgeServer:
             TableError: if the bridge exits unexpectedly.
         """
         yield from self._read_messages()
-        # If a signal was sent to both processes, the bridge may end before the loader has handled
-        # the signal.
+        # A signal may reach both processes. The bridge may then exit before the loader has handled
+        # it.
         if not self._is_ending.wait(_EXIT_SECONDS):
             raise TableError(
                 "the bridge to CloudQuery has exited, and its open syncs have failed",
@@ -71,7 +71,6 @@ class BridgeServer:
             yield json.loads(line)
 
     def answer(self, message: Mapping[str, Any]) -> None:
-        """Sends a message to the bridge."""
         self._child.send(json.dumps(message) + "\n")
 
     def end(self) -> None:
@@ -81,7 +80,7 @@ class BridgeServer:
 
 
 def find_default_socket() -> Path:
-    """Returns the default path of the Unix socket. Only this user can access its folder.
+    """Returns the default path of the Unix socket, in a folder that only the user can access.
 
     Raises:
         SpecError: if no such folder can be created.
@@ -116,7 +115,7 @@ def start_bridge_server(
     """Starts the bridge as a server, and stops it after the block.
 
     Args:
-        address: the address to listen on, such as `localhost:7778` or `unix:/path`.
+        address: such as `localhost:7778` or `unix:/path`.
         python: a Python interpreter that has `cloudquery-plugin-pb`; None for the loader's own.
         idle_timeout: the time in seconds after which a silent stream is cancelled.
 

@@ -1,9 +1,8 @@
 """Appends the rows that `cloudquery sync` sends to the lake, and stores the states of plugins.
 
 The bridge spools the rows of a sync to a folder (:mod:`loader.connectors.cloudquery.bridge`). When
-the sync's stream ends, the loader appends the sync's tables in the same way as the tables of its
-own sources. Only then does the bridge acknowledge the sync and apply the state that the plugin has
-written.
+the sync's stream ends, the loader appends the rows like those of its own sources. Only then does
+the bridge acknowledge the sync and apply the plugin's state.
 """
 
 from __future__ import annotations
@@ -31,12 +30,7 @@ _INTERRUPTED_SYNC = (
 
 
 class CloudQueryIngest:
-    """Appends the syncs that a bridge receives.
-
-    Args:
-        bridge: the bridge, which must already be listening.
-        ingest: the interface that appends the rows.
-    """
+    """Appends the syncs that a bridge receives. The bridge must already be listening."""
 
     def __init__(self, bridge: BridgeServer, ingest: Ingest) -> None:
         self.bridge = bridge
@@ -46,8 +40,7 @@ class CloudQueryIngest:
         """Appends incoming syncs until the bridge exits.
 
         Raises:
-            TableError: if the bridge or Spark's Java process has exited unexpectedly. All further
-                syncs would fail.
+            TableError: if the bridge or Spark's Java process exits unexpectedly.
         """
         ingest, watch = self.ingest, self.ingest.watch
         ingest.prepare()
@@ -64,7 +57,7 @@ class CloudQueryIngest:
                 self.bridge.answer({"session": message["session"], "error": error})
                 if ingest.java_error is not None and not watch.stopped.is_set():
                     raise ingest.java_error
-            elif "settled" in message:  # the loader has stored the state of this session
+            elif "settled" in message:  # the loader has stored the session's state
                 self.bridge.answer(message)
 
     def _append_session(self, session: Mapping[str, Any]) -> str | None:
@@ -102,7 +95,7 @@ class CloudQueryIngest:
 
 
 def _name_source(name: str) -> str:
-    """Returns a valid name for a source. Appends a hash of the original name if it must be changed.
+    """Replaces invalid characters in a name, and then appends a hash of the original name.
 
     Without the hash, `aws.prod` and `aws_prod` would become the same source.
     """
@@ -111,15 +104,15 @@ def _name_source(name: str) -> str:
 
 
 def _build_pushed_table(stream: Mapping[str, Any], stale: Sequence[str]) -> PushedTable:
-    """Describes a table of a sync. With `write_mode: append`, CloudQuery declares no keys."""
+    """Describes a table of a sync. With `write_mode: append`, the table has no key."""
     key = tuple(name for [name] in stream["source_defined_primary_key"])
     return PushedTable(stream["name"], key, stream["name"] in stale)
 
 
 def _build_options(stream: Mapping[str, Any], stale: Sequence[str]) -> dict[str, Any]:
-    """Returns the options of a table that a sync writes.
+    """Returns the options of a table in a sync.
 
-    If the sync deletes stale rows, it contains all rows of the table, as a full refresh does.
+    If the sync deletes stale rows, it sends all rows of the table, like a full refresh.
     """
     keyless = not stream["source_defined_primary_key"]
     reserved = list_reserved(stream["json_schema"]["properties"])

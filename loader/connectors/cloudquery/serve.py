@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 _PORT = "localhost:7778"
 _CONTEXT = {"ignore_unknown_options": True, "allow_extra_args": True}
-"""With `registry: local`, CloudQuery starts every plugin with additional options, such as
-`--no-sentry`. The command ignores these options."""
+"""With `registry: local`, CloudQuery starts plugins with options that this command ignores, such as
+`--no-sentry`."""
 
 
 def refuse_typos(context: click.Context) -> None:
-    """Refuses unknown options that resemble an option of the command. Others are ignored.
+    """Rejects unknown options that resemble an option of the command. Ignores all others.
 
     Raises:
-        click.NoSuchOption: if there is such an option. The error suggests the similar option.
+        click.NoSuchOption: suggests the similar option.
     """
     options = [name for parameter in context.command.params for name in parameter.opts]
     for word in context.args:
@@ -35,8 +35,8 @@ def choose_address(address: str | None, network: str) -> str:
     """Returns the address to listen on, in the format of the bridge.
 
     Raises:
-        SpecError: if the address is a port but `network` is not `tcp`. Every user of the machine
-            can connect to a port.
+        SpecError: if the address is a port, which every user of the machine can connect to, and
+            `network` is not `tcp`.
     """
     from loader.connectors.cloudquery.bridge_server import find_default_socket
     from loader.errors import SpecError
@@ -54,7 +54,7 @@ def choose_address(address: str | None, network: str) -> str:
 
 
 def parse_seconds(duration: str) -> float:
-    """Parses a duration. Returns the number of seconds.
+    """Parses a duration such as '30 minutes'. Returns the number of seconds.
 
     Raises:
         SpecError: if the string is not a duration.
@@ -127,8 +127,8 @@ def serve(
             "this machine, can write to the lake, delete stale rows, and read plugin state. Omit "
             "--network tcp to use a Unix socket"
         )
-    # The bridge listens before Spark starts, because CloudQuery waits only five seconds if
-    # `registry` is `local`.
+    # The bridge listens before Spark starts, because with `registry: local`, CloudQuery waits only
+    # five seconds.
     with start_bridge_server(listen_at, python, idle_seconds) as bridge:
         at = bridge.address
         settings.output.event("listening", f"listening at {at}", address=at)

@@ -1,7 +1,6 @@
 """The `cloudquery` connector, which reads a source plugin through the bridge.
 
-The bridge is a child process that uses the Airbyte protocol. So records and states are processed as
-in the `airbyte` connector.
+The bridge is a child process that uses the Airbyte protocol, so the `airbyte` connector reads it.
 """
 
 from __future__ import annotations
@@ -66,12 +65,13 @@ def build_bridge_command(
 
     Args:
         python: a Python interpreter that has `cloudquery-plugin-pb`; None for the loader's own.
-        where: the source or command, for the error message.
+        where: the source or command, for messages.
         verb: the command of the bridge.
         files: maps the name of an option to the path of its file.
 
     Raises:
-        SpecError: if the loader's interpreter is used but does not have `cloudquery-plugin-pb`.
+        SpecError: if `cloudquery-plugin-pb` is missing in the loader's interpreter and `python` is
+            None.
     """
     if python is None and importlib.util.find_spec("cloudquery") is None:
         raise SpecError(

@@ -34,7 +34,7 @@ class _Part(TypedDict):
 
 
 class _Stream(TypedDict, total=False):
-    """The fields of a stream in a catalog. Only the fields that the loader reads are listed."""
+    """A stream in a catalog, with only those fields that the loader reads."""
 
     stream: str | None
     tap_stream_id: str | None
@@ -61,7 +61,7 @@ def parse_catalog(
 
     Args:
         where: the source, for messages.
-        find_cursor: a function that returns the spec's cursor field for a table's name and fields.
+        find_cursor: returns the spec's cursor field for a table with this name and these fields.
 
     Raises:
         TableError: if the catalog is malformed.
@@ -75,14 +75,14 @@ def _message_name(stream: Mapping[str, Any]) -> str:
 
 
 def _state_key(stream: Mapping[str, Any]) -> str:
-    """Returns the key of a stream in the tap's state. This is its id, which may not be its name."""
+    """Returns a stream's key in the tap's state. This is its id, which may differ from its name."""
     return str(stream.get("tap_stream_id") or stream.get("stream"))
 
 
 def map_aliases(catalog: Mapping[str, Any]) -> dict[str, str]:
     """Maps each name that messages may use for a stream to the stream's key.
 
-    A name that matches several streams is omitted.
+    Omits names that match several streams.
     """
     keys_by_alias: dict[str, set[str]] = {}
     for stream in catalog["streams"]:
@@ -124,7 +124,7 @@ def _parse_stream(
 
 
 def _metadata_of(stream: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the metadata of the stream itself. Its breadcrumb is empty."""
+    """Returns the metadata whose breadcrumb is empty: those of the stream itself."""
     for part in stream.get("metadata") or ():
         if not part.get("breadcrumb"):
             return dict(part.get("metadata") or {})
@@ -132,7 +132,7 @@ def _metadata_of(stream: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def configure_catalog(catalog: Mapping[str, Any], requests: Sequence[Request]) -> dict[str, Any]:
-    """Returns the tap's catalog, ordered as in the run. Only the run's streams are selected."""
+    """Returns a catalog that selects only the run's streams, in the order of the run."""
     wanted = {request.table.ref.native.key: request for request in requests}
     order = {key: number for number, key in enumerate(wanted)}
     streams = [
@@ -174,13 +174,12 @@ def _select_stream(stream: Mapping[str, Any], request: Request | None) -> dict[s
 def _select_fields(
     parts: list[dict[str, Any]], schema: Any, columns: set[str], deselects: bool
 ) -> None:
-    """Selects the fields of a stream. Most taps send only selected fields.
+    """Selects the fields of a stream, because most taps send only selected fields.
 
     Args:
-        parts: the stream's metadata. If a field has no metadata, an entry is added.
-        schema: the stream's JSON schema.
+        parts: the stream's metadata. Fields without metadata get an entry.
         columns: the names of the table's columns.
-        deselects: whether to deselect all other fields. This is done if the spec excludes fields.
+        deselects: whether the spec excludes fields, so that all other fields are deselected.
     """
     fields = schema.get("properties") if isinstance(schema, dict) else None
     parts_by_field = {}

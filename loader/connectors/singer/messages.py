@@ -1,6 +1,7 @@
-"""Parses the messages of a Singer tap, and builds the state from which it resumes.
+"""Parses the messages of a Singer tap, and builds the state from which the tap resumes.
 
-A state covers all earlier records of all streams."""
+A tap's state covers all earlier records of all streams.
+"""
 
 from __future__ import annotations
 
@@ -130,8 +131,8 @@ def build_state_input(
     """Returns the content of the tap's state file, or None if all streams start over.
 
     The state of most taps contains a bookmark for each stream. A stream starts over if its bookmark
-    is removed. If that is impossible, all streams start over. Otherwise the tap would skip those
-    records of the stream that the state covers.
+    is removed. If a bookmark cannot be removed, all streams start over, because the tap would skip
+    those records of the stream that the state covers.
 
     Args:
         states: maps a stream to its stored state, or to None if the stream starts over.
@@ -155,7 +156,7 @@ def build_state_input(
 
 
 def _remove_streams(value: Any, restarted: set[Hashable], aliases: Mapping[str, str]) -> Any | None:
-    """Removes the restarted streams' bookmarks from a state. Returns None if this is impossible."""
+    """Removes streams' bookmarks from a state. Returns None if this is impossible."""
     marks = value.get("bookmarks") if isinstance(value, dict) else None
     if (
         not isinstance(marks, dict)
@@ -164,6 +165,6 @@ def _remove_streams(value: Any, restarted: set[Hashable], aliases: Mapping[str, 
     ):
         return None
     remaining = {name: mark for name, mark in marks.items() if aliases[name] not in restarted}
-    # Omits `currently_syncing`. If it is kept, a tap may begin with the stream that it names, and
-    # skip the streams before it.
+    # Omits `currently_syncing`, because a tap may start with the stream that it names, and skip the
+    # streams before it.
     return {"bookmarks": remaining}

@@ -1,6 +1,7 @@
 """The `singer` connector, which runs a Singer tap as a child process.
 
-The protocol: https://hub.meltano.com/singer/spec"""
+The protocol: https://hub.meltano.com/singer/spec
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The base of connectors that run a program and read its messages, such as records and states.
+"""The base of connectors that run a program as a child process and read its messages.
 
-The `airbyte` and `singer` connectors extend it. The programs run as child processes. The loader
-never imports their code.
+The `airbyte` and `singer` connectors extend it. The loader never imports the programs' code.
 """

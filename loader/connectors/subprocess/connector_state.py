@@ -1,16 +1,14 @@
 """Stores the states of a program in the checkpoints of its tables.
 
-A checkpoint is a field of a table's state. The program's states are stored unchanged; if the source
-has a `mask_key`, they are encrypted.
+The states are stored unchanged, or encrypted if the source has a `mask_key`.
 
 A state of one stream is stored with the stream's table. A state of all streams is stored with each
-table whose records it covers. Each table is committed separately, so the tables may store different
-states. The next run passes the oldest of these states to the program, so that no table misses
-records. The program then resends some records, which the loader recognises by their keys.
+table whose records it covers. Tables are committed separately, so they may store different states.
+The next run passes the oldest of these states to the program, so that no table misses records. The
+program then sends some records again, which the loader recognises by their keys.
 
-A run may begin at an older state than another table has stored. The new states of this run may then
-cover fewer records than the stored state. In this case, they are stored only after the run has
-succeeded.
+If a run starts from an older state than a table has stored, the run's new states may cover fewer
+records than the stored state. They are then stored only after the run has succeeded.
 """
 
 from __future__ import annotations
@@ -40,8 +38,7 @@ class ConnectorState:
         protocol: `airbyte`, `singer` or `cloudquery`.
         kind: the type of the state in the protocol, such as `GLOBAL`.
         shared: whether the state covers all streams.
-        number: a number that increases with every state of a source. It is never reset, not even
-            by a full refresh.
+        number: increases with every state of a source. Not even a full refresh resets it.
         text: the state as JSON.
     """
 
@@ -53,7 +50,6 @@ class ConnectorState:
 
     @property
     def value(self) -> Any:
-        """The parsed state."""
         return decode(self.text)
 
     def to_mark(
@@ -62,8 +58,8 @@ class ConnectorState:
         """Returns the state as the checkpoint of a table.
 
         Args:
-            previous: the previous checkpoint. If it contains the same state, it is returned
-                unchanged. So no new version is stored.
+            previous: the previous checkpoint. Returned unchanged if it contains the same state, so
+                that no new version is stored.
             cipher: encrypts the state; None if the source has no `mask_key`.
         """
         mark: dict[str, Any] = {
@@ -122,7 +118,7 @@ class ConnectorState:
 
 
 def _decrypt(mark: Mapping[str, Any], cipher: StateCipher | None) -> Mapping[str, Any]:
-    """Returns a checkpoint in a comparable form: decrypted, and with the number 0."""
+    """Returns a checkpoint in a comparable form: decrypted, and with number 0."""
     plain = {**mark, "number": 0}
     if cipher is not None and "encrypted" in mark:
         with suppress(ValueError, zlib.error):
@@ -153,11 +149,11 @@ def find_streams_behind(
 def can_repeat_records(
     state: ConnectorState | None, states: Sequence[ConnectorState | None]
 ) -> bool:
-    """Returns whether a table may receive records again, because the run begins at an older state.
+    """Returns whether a table may receive records again, because another table has an older state.
 
     Args:
         state: the state of the table; None if it starts over.
-        states: the states of the run's tables. For a table that starts over, the state is None.
+        states: the states of the run's tables; None for a table that starts over.
     """
     if state is None:
         return False
@@ -170,12 +166,12 @@ def can_store_early(
 ) -> bool:
     """Returns whether states that cover all streams may be stored before the program has succeeded.
 
-    This is safe if all tables start from the same state. If not, a state of this run may be newer
-    than a stored state but cover fewer records. :func:`find_oldest_shared` would then choose the
-    stored state, although a table lacks records that it covers.
+    This is safe only if all tables start from the same state. Otherwise, a new state may have a
+    higher number than a stored state but cover fewer records. :func:`find_oldest_shared` would then
+    choose the stored state, although it covers records that a table lacks.
 
     Args:
-        states: the states of the run's tables. For a table that starts over, the state is None.
+        states: the states of the run's tables; None for a table that starts over.
         others: the states of the source's other tables.
     """
     if any(state.shared for state in others):

@@ -16,9 +16,9 @@ from loader.sources.interface import REST_COLUMN
 from loader.spec.options import ColumnSelection
 
 LONGEST_NAME = 255
-"""The maximum length of a column name. Fields with longer names go to :data:`REST_COLUMN`."""
+"""The maximum length of a column name. Longer fields are stored in :data:`REST_COLUMN`."""
 _MOST_PARTS = 100_000
-"""The maximum number of schema parts to read per stream. Parts count again for each reference."""
+"""The maximum number of schema parts to read per stream. Each reference to a part counts."""
 
 
 def read_streams(
@@ -33,7 +33,7 @@ def read_streams(
         where: the source, for messages.
 
     Raises:
-        TableError: if a part of the catalog does not have the expected type.
+        TableError: if a part of the catalog has an unexpected type.
     """
     streams = catalog.get("streams") if isinstance(catalog, dict) else None
     problem = None if isinstance(streams, list) else "there is no list of streams"
@@ -61,7 +61,7 @@ class Column:
     Attributes:
         name: the name of the field and of the column.
         type: the Spark type.
-        convert: converts a JSON value to the format that the spool uses
+        convert: converts a JSON value to the format of the spool
             (:mod:`loader.connectors.subprocess.json_values`).
     """
 
@@ -78,8 +78,8 @@ def build_columns(
 ) -> tuple[Column, ...]:
     """Returns the columns of a stream.
 
-    If several field names differ only in case, only the first field gets a column, because Spark
-    treats the names as equal.
+    If field names differ only in case, only the first field gets a column, because Spark treats the
+    names as equal.
 
     Args:
         schema: the stream's JSON schema.

@@ -1,8 +1,9 @@
-"""Converts JSON values to the types of columns, and refuses values that would lose precision.
+"""Converts JSON values to the types of columns, and rejects values that would lose precision.
 
-Numbers that a float would round are parsed as decimals. The spool consists of the files that Spark
-reads. It stores times as microseconds, dates as days, and decimals as strings, because Spark parses
-these forms unambiguously. Different values of a key stay different after the conversion."""
+Numbers that a float would round are parsed as decimals. The spool (the files that Spark reads)
+stores times as microseconds, dates as days, and decimals as strings, because Spark parses these
+unambiguously. Different values of a key stay different after the conversion.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ EPOCH = dt.datetime(1970, 1, 1)
 _ZERO_OFFSET = dt.timedelta()
 _DAY = 86_400_000_000
 _LONGEST_TIME = 100
-"""The maximum length of a time. It limits the size of the cache of parsed times."""
+"""The maximum length of a time. It bounds the cache of parsed times."""
 FIRST_DAY = dt.date(1970, 1, 1).toordinal()
 _DIGITS = Context(prec=80)
 _MAX_EXACT_INTEGER = 1 << 53  # above this limit, floats cannot represent all integers
@@ -55,7 +56,7 @@ def _parse_number(text: str) -> float | Decimal:
 
 
 def _parse_integer(text: str) -> int | Decimal:
-    # Python limits the digits of an int that it parses, so longer numbers become decimals.
+    # Python limits the digits of integers that it parses, so longer numbers become decimals.
     return int(text) if len(text) <= _MOST_DIGITS else Decimal(text)
 
 
@@ -70,7 +71,7 @@ def encode(
     """Encodes a result of :data:`decode` as JSON.
 
     Args:
-        encode_plain: encodes values that contain no decimals. Raises TypeError for other values.
+        encode_plain: encodes values without decimals. Raises TypeError for other values.
         in_order: whether to sort the keys of objects. Must be true if `encode_plain` sorts them.
     """
     try:
@@ -220,10 +221,7 @@ def _is_whole(number: Decimal) -> bool:
 
 
 def _round_to_double(number: Decimal) -> float:
-    """Converts a number to a float. Fractions may be rounded, but integers may not.
-
-    Raises ConversionError if an integer would be rounded.
-    """
+    """Converts a number to a float. Raises ConversionError if it would round an integer."""
     result = float(number)
     if not math.isfinite(result) or (result == 0 and number != 0):
         raise ConversionError
@@ -257,7 +255,7 @@ def _to_days(value: Any) -> int:
 
 
 def _to_microseconds(value: Any) -> int:
-    """Returns a time in microseconds, truncated. A time that has no offset is in UTC."""
+    """Returns a time in truncated microseconds. A time without an offset is in UTC."""
     if type(value) is not str or len(value) > _LONGEST_TIME:
         raise ConversionError
     return _parse_microseconds(value)
@@ -266,7 +264,7 @@ def _to_microseconds(value: Any) -> int:
 @lru_cache(maxsize=8192)  # many records have equal times
 def _parse_microseconds(text: str) -> int:
     try:
-        # This is the usual format. All Python versions parse it in the same way.
+        # The usual format, which all Python versions parse in the same way.
         moment = dt.datetime.fromisoformat(text) if text[10:11] == "T" else _parse_time(text)
     except ValueError:
         moment = _parse_time(text)
@@ -278,7 +276,7 @@ def _parse_microseconds(text: str) -> int:
 
 
 def has_leap_second(text: str) -> bool:
-    """Returns whether a time is a leap second (:60). It is stored as the second that follows."""
+    """Returns whether a time is a leap second (:60), which is stored as the next second."""
     result = _TIME.fullmatch(text)
     return result is not None and (result[2] or "").endswith(":60")
 

@@ -1,7 +1,8 @@
-"""Routes the log of a program, and detects damaged messages among its log lines.
+"""Relays the log of a program, and detects damaged messages among its log lines.
 
 Warnings are shown to users. All other lines go to the `loader.program` logger, which `--debug`
-shows. A damaged message must not be treated as a log line, because a record could be missed."""
+shows. A damaged message must not count as a log line, because its record would be lost.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from loader.spec.redaction import excerpt, redact_foreign
 _log = logging.getLogger("loader.program")
 
 _MAX_WARNINGS = 20
-"""The maximum number of different warnings of one program that are shown in a run."""
+"""The maximum number of a program's different warnings that a run shows."""
 _MAX_WARNING_LENGTH = 500
 _FATAL_LEVELS = ("FATAL", "CRITICAL")
 _DATA_TYPES = (b'"RECORD"', b'"STATE"', b'"BATCH"')
@@ -32,7 +33,7 @@ _log.addFilter(_redact_record)
 
 
 def is_error(level: str) -> bool:
-    """Returns whether a log level means an error. Levels are case-insensitive."""
+    """Returns whether a log level means an error. Ignores case."""
     return level.strip().upper() == "ERROR" or is_fatal(level)
 
 
@@ -47,7 +48,7 @@ def strip_trace(text: str) -> str:
 
 
 def is_log_shown() -> bool:
-    """Returns whether all output of programs is shown."""
+    """Returns whether the loader shows all output of programs."""
     return _log.isEnabledFor(logging.DEBUG)
 
 
@@ -56,7 +57,7 @@ class LogRelay:
 
     Args:
         source: the name of the source.
-        warn: called with a name and a warning. The name is that of a table or of the source.
+        warn: called with the name of a table or of the source, and a warning.
         before_output: called before output of the program is shown.
     """
 
@@ -70,7 +71,7 @@ class LogRelay:
         self._shown: set[str] = set()
 
     def relay(self, level: str, text: str) -> None:
-        """Shows a log message as a warning, or writes it to the logger, depending on its level."""
+        """Shows or logs a message, depending on its level."""
         if level.strip().upper() in ("WARN", "WARNING"):
             self._relay_warning(f"the connector warns: {strip_trace(text)}")
         elif is_error(level):
@@ -80,11 +81,10 @@ class LogRelay:
             self.log(text)
 
     def log(self, text: str) -> None:
-        """Writes a message to the logger only."""
         _log.debug("%s: %s", self.source, text)
 
     def warn_once(self, text: str, table: str | None = None) -> None:
-        """Warns the user, unless the same warning has already been shown."""
+        """Warns the user, unless the run has already shown the same warning."""
         self.before_output()
         text = excerpt(text.strip(), _MAX_WARNING_LENGTH)
         if text in self._warned:
@@ -93,7 +93,7 @@ class LogRelay:
         self._warn(table or self.source, text)
 
     def _relay_warning(self, text: str) -> None:
-        """Shows a warning of the program. If too many others were shown, only logs it."""
+        """Shows a warning of the program, or only logs it after too many different warnings."""
         if text not in self._shown and len(self._shown) >= _MAX_WARNINGS:
             self.log(text)
             return
@@ -104,15 +104,14 @@ class LogRelay:
 def is_broken_message(line: bytes) -> bool:
     """Returns whether a line is probably a damaged message.
 
-    It probably is one if it begins like a message or contains a type of message. All other lines
-    that programs print between their messages belong to the log.
+    It is if it starts like a message or contains a message type. Other lines are log lines.
     """
     start = line[:64].replace(b"\0", b"").lstrip(_LEADING)
     return start.startswith(b"{") or any(word in line for word in _DATA_TYPES)
 
 
 def is_untyped_record(message: Any, line: bytes) -> bool:
-    """Returns whether a JSON value that is not a known message contains a record."""
+    """Returns whether a JSON value of an unknown message type contains a record."""
     if isinstance(message, list):
         return any(word in line for word in _DATA_TYPES)
     if not isinstance(message, dict):
@@ -125,7 +124,7 @@ def is_untyped_record(message: Any, line: bytes) -> bool:
 
 
 def truncate_nesting(line: bytes, max_depth: int = 10) -> bytes:
-    """Replaces deeply nested values with null. The message's type and stream are kept.
+    """Replaces deeply nested values with null, but keeps the message's type and stream.
 
     Args:
         max_depth: the number of nested levels to keep.

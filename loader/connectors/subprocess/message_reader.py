@@ -19,10 +19,10 @@ from loader.errors import LoaderError, TableError
 from loader.spec.redaction import excerpt
 
 _MAX_WAITING_BYTES = 2 << 30
-"""If more bytes than this are waiting for a commit, the reader pauses. So the program pauses."""
+"""The size of uncommitted batches above which the reader, and therefore the program, pauses."""
 _POLL_SECONDS = 0.5
 _EXIT_SECONDS = 15.0
-"""The time in seconds in which a program must end by itself after its last stream is committed."""
+"""The time in seconds that a program has to exit after its last stream is committed."""
 UNREQUESTED = "which this run did not request, are ignored"
 """The end of the warning about messages for a stream that the run did not request."""
 
@@ -33,18 +33,19 @@ class Stream:
 
     Attributes:
         name: the table's name, for messages.
-        spool: the spool that the stream's records are written to.
+        spool: receives the stream's records.
         is_incremental: whether the stream resumes from a state. Other streams need no state to be
             complete.
-        is_complete: whether the program has reported that the stream succeeded.
-        reported_error: the error that the program has reported for the stream.
-        batches: the batches that are waiting to be committed.
+        is_complete: whether the program reported that the stream succeeded.
+        reported_error: the error that the program reported for the stream.
+        batches: the batches to commit.
         error: the error to raise after the last batch.
-        is_incomplete: whether the program has reported that the stream failed.
-        has_begun: whether the program has reported that the stream started.
+        is_incomplete: whether the program reported that the stream failed.
+        has_begun: whether the program reported that the stream started.
         has_ended: whether no more batches follow.
-        possible_gap: the reason why records may be missing. If it is set, later states are ignored.
-        is_wanted: whether the run is still loading the table; False after an error of the table.
+        possible_gap: the reason why records may be missing, or None. If set, later states are
+            ignored.
+        is_wanted: whether the run still loads the table; False after an error of the table.
         received: the number of records since the last state.
     """
 
@@ -67,15 +68,14 @@ class Stream:
         return self.is_wanted and self.error is None
 
     def find_gap_reason(self) -> LoaderError | None:
-        """Returns the error that may have caused missing records, or None if there is none."""
+        """Returns the error that may have caused missing records, or None."""
         return self.reported_error or self.possible_gap
 
     def find_reported_error(self, failure: str) -> LoaderError | None:
-        """Returns the error that the program has reported for this stream, or None.
+        """Returns the error that the program reported for this stream, or None.
 
         Args:
-            failure: the error that the program has reported for all streams; empty if it has
-                reported none.
+            failure: the error that the program reported for all streams, or "".
         """
         if self.reported_error is not None or not self.is_incomplete:
             return self.reported_error
@@ -84,9 +84,9 @@ class Stream:
         )
 
     def has_ended_well(self) -> bool:
-        """Returns whether the stream has succeeded, so that a later failure has no effect on it.
+        """Returns whether the stream has succeeded, so that later failures do not affect it.
 
-        Returns False if its state covers all streams, because its last state may still follow.
+        Returns False if the stream's state covers all streams, because another state may follow.
         """
         state = self.spool.state
         return self.is_complete and not (state is not None and state.shared)
@@ -102,7 +102,7 @@ def read_error(text: str, where: str) -> TableError:
 
 
 def format_stream(key: Hashable) -> str:
-    """Formats the name of a stream, with its namespace if it has one."""
+    """Formats the name of a stream, with its namespace if there is one."""
     return ".".join(str(part) for part in key if part) if isinstance(key, tuple) else str(key)
 
 
@@ -110,10 +110,10 @@ class MessageFormat(Protocol):
     """Parses the messages of one protocol."""
 
     def handle_line(self, line: bytes, reader: MessageReader) -> None:
-        """Parses a line, and calls the reader's methods for the message in it.
+        """Parses a line, and calls the reader's method for the message in it.
 
         Raises:
-            TableError: if the line is damaged. Without this error, a record could be missed.
+            TableError: if the line is damaged, because a record could otherwise be lost.
         """
 
 
@@ -121,13 +121,13 @@ class MessageReader:
     """Reads a program's messages during one run.
 
     Args:
-        start: starts the program. It is called in the reading thread.
+        start: starts the program. Called in the reading thread.
         message_format: parses the messages.
         streams: the requested streams, keyed as in the messages.
         protocol: the protocol's name in stored states.
         number: the number of the source's newest state.
         timeout: the time in seconds without output after which the program is stopped.
-        warn: called with a name and a warning. The name is that of a table or of the source.
+        warn: called with the name of a table or of the source, and a warning.
         source: the name of the source, for messages.
         before_output: called before output of the program is shown.
     """
@@ -162,7 +162,7 @@ class MessageReader:
         self._thread.start()
 
     def quote_line(self, line: bytes) -> str:
-        """Quotes the beginning of a line for an error, unless it may contain masked values."""
+        """Quotes the start of a line for an error, unless the line may contain masked values."""
         if self._hides_values:
             return "not shown, because a table has masked columns"
         return repr(excerpt(line.decode("utf-8", "replace"), 120))
@@ -175,10 +175,10 @@ class MessageReader:
         """Waits for the next batch of a stream, and returns it.
 
         Args:
-            proceed: called while waiting. Raises an error if the user has interrupted the run.
+            proceed: called while waiting. Raises an error if the user interrupted the run.
 
         Raises:
-            LoaderError: if the stream has failed and has no more batches.
+            LoaderError: if the stream failed and has no more batches.
         """
         stream = self.streams[key]
         while True:
@@ -219,9 +219,9 @@ class MessageReader:
         return any(state is not None and state.shared for state in states)
 
     def close(self) -> None:
-        """Ends the program and the reading thread.
+        """Stops the program and the reading thread.
 
-        If all streams have succeeded, the program first gets some time to end by itself.
+        If all streams succeeded, the program first gets some time to exit by itself.
         """
         with self._changed:
             all_well = all(
@@ -241,21 +241,17 @@ class MessageReader:
     # The message format calls these methods in the reading thread.
 
     def add_record(self, key: Hashable, record: Mapping[str, Any]) -> None:
-        """Writes a record of a stream to its spool."""
         stream = self.streams.get(key)
         if stream is not None:
             stream.received += 1
         self._add_to_spool(stream, key, lambda spool: spool.add(record))
 
     def add_deletion(self, key: Hashable, where: Sequence[Mapping[str, Any]]) -> None:
-        """Records a deletion of all rows that match at least one condition.
-
-        A condition maps columns to values.
-        """
+        """Records a deletion of all rows that match a condition (values keyed by column)."""
         self._add_to_spool(self.streams.get(key), key, lambda spool: spool.delete(where))
 
     def refuse_depth(self, key: Hashable) -> None:
-        """Makes a stream fail because one of its records is nested too deeply to be parsed."""
+        """Makes a stream fail because a record is nested too deeply to be parsed."""
 
         def refuse(_: RecordSpool) -> None:
             raise RecursionError
@@ -263,7 +259,7 @@ class MessageReader:
         self._add_to_spool(self.streams.get(key), key, refuse)
 
     def refuse_deep_state(self, key: Hashable | None) -> None:
-        """Makes streams fail because a state that covers them is nested too deeply to be stored.
+        """Makes streams fail because a state is nested too deeply to be stored.
 
         Args:
             key: the stream that the state covers, or None for all streams.
@@ -333,7 +329,7 @@ class MessageReader:
                 self._queue_batch(stream, batch)
 
     def note_complete(self, key: Hashable) -> None:
-        """Records that a stream has succeeded.
+        """Records that a stream succeeded.
 
         If the stream's state covers all streams, the stream stays open until the program exits,
         because another state may follow.
@@ -350,13 +346,12 @@ class MessageReader:
             self._end_stream(stream, None)
 
     def note_begin(self, key: Hashable) -> None:
-        """Records that a stream has started."""
         stream = self.streams.get(key)
         if stream is not None:
             stream.has_begun = True
 
     def note_failure(self, text: str, key: Hashable | None = None) -> None:
-        """Records that a stream or the whole program has failed. The program may continue.
+        """Records that a stream or the whole program failed. The program may continue.
 
         Later states of the stream are ignored, because earlier records may be missing.
         """
@@ -370,14 +365,14 @@ class MessageReader:
             stream.reported_error = read_error(text, f"table {stream.name}")
 
     def note_fatal(self, text: str) -> None:
-        """Records a fatal log message. It is used as the reason if the program reports no error."""
+        """Records a fatal log message, the reason for a failure without a reported error."""
         self._fatal = self._fatal or text
 
     def note_possible_gap(self, text: str) -> None:
-        """Records that the program has logged an error but continues.
+        """Records that the program logged an error but continues.
 
-        Any open stream may then lack records, because some programs treat an unreadable page as the
-        last one.
+        Any open stream may then lack records: some programs treat an unreadable page as the last
+        page.
         """
         self.log.before_output()
         shown = excerpt(text.strip(), 500).rstrip(".")
@@ -390,12 +385,12 @@ class MessageReader:
             )
 
     def _list_running(self) -> list[Stream]:
-        """Returns the open streams. A message that names no stream may refer to any of them."""
+        """Returns the open streams. A message without a stream may refer to any of them."""
         streams = [s for s in self.streams.values() if not s.has_ended and not s.is_complete]
         return [s for s in streams if s.has_begun] or streams
 
     def note_incomplete(self, key: Hashable) -> None:
-        """Records that a stream has failed. An error message may follow."""
+        """Records that a stream failed. An error message may follow."""
         stream = self.streams.get(key)
         if stream is not None:
             stream.is_incomplete = True

@@ -25,7 +25,7 @@ _log = logging.getLogger("loader.program")
 Message = TypeVar("Message", bound=Any)
 _POLL_SECONDS = 0.5
 _MAX_ANSWER_BYTES = 1 << 30
-"""The maximum output of a program in :func:`read_answer`, in bytes."""
+"""The maximum size of a program's output in :func:`read_answer`."""
 _ANSWER_FACTOR = 4
 """The maximum run time of a program in :func:`read_answer`, in multiples of its `timeout`."""
 
@@ -34,8 +34,8 @@ _ANSWER_FACTOR = 4
 def open_workspace(parent: Path | None = None) -> Iterator[Path]:
     """Yields an empty folder that only the current user can read, and removes it after the block.
 
-    Also removes the folders of loader processes on this machine that were killed, because such
-    folders contain secrets.
+    Also removes the folders of killed loader processes on this machine, because they contain
+    secrets.
 
     Args:
         parent: the parent folder. The default is the system's temporary folder.
@@ -45,7 +45,7 @@ def open_workspace(parent: Path | None = None) -> Iterator[Path]:
 
 
 def write_json(folder: Path, name: str, content: Any) -> Path:
-    """Writes a value as JSON to a file that only the current user can read. Returns its path."""
+    """Writes JSON to a file that only the current user can read. Returns its path."""
     path = folder / name
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = os.open(path, flags, 0o600)
@@ -55,10 +55,9 @@ def write_json(folder: Path, name: str, content: Any) -> Path:
 
 
 class Program(Child):
-    """The running program of a connector. It writes one message per line.
+    """The running program of a connector, which writes one message per line.
 
     Args:
-        command: the program and its arguments.
         folder: the working directory.
         environment: variables to set in addition to those that all child processes get.
         max_line_bytes: the maximum size of one line.
@@ -76,7 +75,7 @@ class Program(Child):
         max_line_bytes: int,
         on_log_line: Callable[[str], None],
     ) -> None:
-        # The time zone is set to UTC, because some connectors treat local time as UTC.
+        # The time zone is UTC, because some connectors treat local time as UTC.
         variables = {**child_environment(), "TZ": "UTC", **environment}
         self._max_line_bytes = max_line_bytes
         self._name = f"program {Path(command[0]).name}"
@@ -133,7 +132,7 @@ def read_answer(
         errors: a list to which `parse` adds the errors that the messages report.
         timeout: the time in seconds without output after which the program is stopped. Its total
             run time is limited to four times as long.
-        where: the source, for error messages.
+        where: the source, for messages.
         before_output: called before output of the program is shown.
         ignores_interruption: whether the program may finish if the user interrupts the run.
 

@@ -24,7 +24,7 @@ class RecordMasks:
     Attributes:
         schema: the table's columns, with the types of the masked values.
         columns: maps each masked column to its mask.
-        patterns: maps names and wildcards to masks. They also apply to undeclared fields.
+        patterns: maps names and wildcards to masks, also for undeclared fields.
         key: the key of the `hash` mask.
     """
 
@@ -35,7 +35,6 @@ class RecordMasks:
 
     @classmethod
     def of_table(cls, table: SourceTable) -> RecordMasks:
-        """Returns the masks of a table."""
         if not isinstance(table, MaskedTable):
             return cls()
         return cls(table.schema, table.masks, table.patterns, table.key)
@@ -58,9 +57,9 @@ class RecordMasks:
         return text if mask is None else make_mask(mask, self.key)(text)
 
     def hide(self, name: str, value: Any) -> Any:
-        """Masks a value that no column can store. Returns it unchanged if its field has no mask.
+        """Masks a value that no column can store: returns `***`, or None for the `null` mask.
 
-        Otherwise returns `***`, or None if the mask is `null`.
+        Returns the value unchanged if its field has no mask.
         """
         mask = find_mask(name, self.patterns)
         if mask is None:
@@ -85,4 +84,4 @@ _DECODERS: Mapping[type[t.DataType], Callable[[Any], Any]] = {
     t.TimestampNTZType: _to_time,
     t.DecimalType: Decimal,
 }
-"""Maps types of columns to functions that convert a value back from the format of the spool."""
+"""Maps types of columns to functions that decode a value from the format of the spool."""

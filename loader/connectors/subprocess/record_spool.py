@@ -1,8 +1,8 @@
 """Writes the records of a stream to disk, in batches that end at a state.
 
 The program decides when it sends a state. A state covers all earlier records, so the next run
-resumes after them. If the program fails, the records after its last state are dropped, because the
-next run will read them again.
+resumes after these records. If the program fails, the records after its last state are dropped,
+because the next run reads them again.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ class SpooledBatch:
     """Records of one stream on disk, and the state that covers them.
 
     Attributes:
-        path: the file that contains the records, or None if there are no records.
+        path: the file of records, or None if there are no records.
         counts: statistics on the records.
         state: the state to store when the records are published, or None if the program sent none.
-        is_last: whether this is the last batch of the stream.
+        is_last: whether this is the stream's last batch.
         warnings: warnings about the records.
-        deletions_path: the file that contains the deletions, or None if there are no deletions.
+        deletions_path: the file of deletions, or None if there are no deletions.
         deletion_columns: the sets of columns whose values identify the deleted rows.
     """
 
@@ -68,7 +68,6 @@ class SpooledBatch:
     deletion_columns: tuple[tuple[str, ...], ...] = ()
 
     def delete_files(self) -> None:
-        """Deletes the files of the batch."""
         for path in (self.path, self.deletions_path):
             if path is not None:
                 path.unlink(missing_ok=True)
@@ -76,12 +75,12 @@ class SpooledBatch:
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a batch. When it has reached one of them, the batch ends at the next state.
+    """The limits of a batch, after which the batch ends at the next state.
 
     Attributes:
         rows: the number of records.
         size: the size of the records in bytes.
-        seconds: the time in seconds since the batch began.
+        seconds: the time in seconds since the batch was started.
     """
 
     rows: int
@@ -90,8 +89,6 @@ class Limits:
 
 
 class _RunningCounts:
-    """Collects the statistics on a batch, record by record."""
-
     def __init__(self) -> None:
         self.rows = self.size = self.nulls = self.future = self.deletions = 0
         self.low: tuple[Any, Any] | None = None
@@ -107,7 +104,6 @@ class _RunningCounts:
         Args:
             value: the cursor in the format of the spool; None if the record has no cursor.
             sort_key: the sort key of the value; None if the value cannot be ordered.
-            is_in_future: whether the cursor is in the future.
         """
         if value is None:
             self.nulls += 1
@@ -126,9 +122,9 @@ class RecordSpool:
 
     Args:
         folder: the folder for the files.
-        number: the number of the stream, which is part of the file names.
+        number: the number of the stream, a part of the file names.
         layout: encodes the records.
-        cursor: the cursor column, or None if there is none.
+        cursor: the cursor column, or None.
         limits: the limits of a batch; None to write all records to one batch.
 
     Attributes:
@@ -204,21 +200,17 @@ class RecordSpool:
         return None
 
     def finish(self) -> SpooledBatch:
-        """Returns the last batch, with all of its records. Called if the program has succeeded."""
+        """Returns the last batch, with all of its records, after the program has succeeded."""
         return self._close_batch(self._tally.to_counts(), is_last=True)
 
     def finish_at_state(self) -> SpooledBatch | None:
-        """Returns the last batch without the records after its last state.
-
-        Returns None if there is no state.
-        """
+        """Returns the last batch, up to its last state; None if there is no state."""
         if self.limits is None or self.state is None:
             self.discard()
             return None
         return self._close_batch(self._covered, is_last=False)
 
     def discard(self) -> None:
-        """Deletes the file of the current batch."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -270,7 +262,7 @@ class RecordSpool:
         return self._folder / f"{self._number}.{self._batches}.jsonl"
 
     def _list_warnings(self) -> tuple[str, ...]:
-        """Returns warnings about fields that the user has not been warned about before."""
+        """Returns warnings about fields, except warnings that were already returned."""
         warnings = []
         for what, fields in (
             ("values of {} do not match its type", self.layout.unfit_counts),
@@ -293,7 +285,7 @@ class RecordSpool:
 
 
 def encode_now(data_type: t.DataType, now: float) -> int | None:
-    """Converts a time to the spool's format for a cursor type. Returns None if it is not a time."""
+    """Converts a time to the spool's format for a cursor type, or to None for other types."""
     if isinstance(data_type, _TIMES):
         return int(now * 1_000_000)
     return int(now // 86400) if isinstance(data_type, t.DateType) else None

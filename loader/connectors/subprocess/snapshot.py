@@ -1,4 +1,4 @@
-"""The snapshot of one run of a program. It delivers the records of each table in batches."""
+"""The snapshot of one run of a program. It returns the records of each table in batches."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class PlannedRead:
         folder: a private folder for the program's configuration and for the spool.
         requests: the requested tables.
         states: maps the name of each table, as in messages, to the state that it resumes from.
-        streams: maps each key that the program uses for a stream to the stream to fill.
-        number: new states of the read get numbers above this one.
+        streams: the streams to fill, keyed as in the program's messages.
+        number: the number above which new states are numbered.
         context: receives warnings.
     """
 
@@ -63,8 +63,8 @@ class PlannedRead:
 class ProgramSnapshot(Snapshot):
     """The records that a program sends in one run.
 
-    Until :meth:`begin` is called, the number of rows and the bounds are unknown, because a dry run
-    does not start a read.
+    Before :meth:`begin`, the number of rows and the bounds are unknown, because a dry run reads
+    nothing.
 
     Args:
         source: the name of the source.
@@ -73,7 +73,7 @@ class ProgramSnapshot(Snapshot):
         folder: the folder of the spool.
         start_read: starts the read.
         probe: checks that the program can reach its source.
-        names: the names of all tables of the source, including those that the run does not load.
+        names: the names of all tables of the source, including tables that the run does not load.
         cipher: encrypts the stored states; None if the source has no `mask_key`.
     """
 
@@ -157,8 +157,8 @@ class ProgramSnapshot(Snapshot):
             )
         self._context = context
         numbers = [state.number for state in (*known, *stored) if state is not None]
-        # The numbers of new states start at the current time, which is above the numbers of all
-        # earlier states, even of states that cannot be read.
+        # New states are numbered from the current time, which is above the numbers of all earlier
+        # states, including unreadable ones.
         number = max([time.time_ns() // 1000, *numbers])
         self._reader = self._start_read(
             PlannedRead(self.folder, requests, states, streams, number, context)
@@ -181,8 +181,7 @@ class ProgramSnapshot(Snapshot):
                     where = f"table {self.source}.{name}"
                     state = ConnectorState.from_mark(mark, self.protocol, where, self._cipher)
                     result += [state] if state is not None else []
-            # The next run of this table will report the error. An unreadable state may cover all
-            # streams.
+            # The table's next run will report the error. An unreadable state may cover all streams.
             except StateError:
                 result.append(
                     ConnectorState(self.protocol, kind="", shared=True, number=0, text="")
@@ -280,7 +279,6 @@ class ProgramSnapshot(Snapshot):
             self._reader.abandon(_key_of(table))
 
     def close(self) -> None:
-        """Stops the program."""
         if self._reader is not None:
             self._reader.close()
 
@@ -302,6 +300,5 @@ class ProgramSnapshot(Snapshot):
 
 
 def _key_of(table: SourceTable) -> Hashable:
-    """Returns the key of a table's stream in the program's messages."""
     key: Hashable = table.ref.native.key
     return key

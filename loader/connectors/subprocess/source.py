@@ -1,4 +1,4 @@
-"""The base class of sources that run a program, and the base class of their options."""
+"""The base class of sources that run a program, and of their options."""
 
 from __future__ import annotations
 
@@ -117,12 +117,11 @@ class CatalogEntry:
         schema: the JSON schema.
         progress: whether the stream can resume from a state.
         primary_key: the primary key that the program declares; empty if there is none.
-        cursor: the column whose values increase with every change; None if the program declares
-            none.
+        cursor: the column whose values increase with every change, or None.
         raw: the catalog entry, unchanged.
-        columns: the columns. :meth:`ProgramSource.describe` sets them.
-        selection: the fields that the spec selects; None for all. :meth:`ProgramSource.describe`
-            sets it.
+        columns: the columns, which :meth:`ProgramSource.describe` sets.
+        selection: the fields that the spec selects, which :meth:`ProgramSource.describe` sets; None
+            for all fields.
     """
 
     key: Hashable
@@ -160,7 +159,7 @@ class ProgramSource(Source):
 
     @abstractmethod
     def prepare_read(self, read: PlannedRead) -> tuple[Sequence[str], MessageFormat]:
-        """Writes the files for a read. Returns the command, and the parser of its messages."""
+        """Writes the files for a read. Returns the command, and a parser of its messages."""
 
     def probe(self, folder: Path) -> None:
         """Raises TableError if the program cannot reach its source."""
@@ -242,10 +241,9 @@ class ProgramSource(Source):
     def _find_selection(
         self, ref: TableRef, names: Sequence[str], options: TableOptions, entry: CatalogEntry
     ) -> ColumnSelection | None:
-        """Returns the fields that the spec selects, plus those of the key and the cursor.
+        """Returns the fields that the spec selects, plus the fields of the key and the cursor.
 
-        A wildcard need not match any field, because records may have fields that the schema does
-        not declare.
+        A wildcard that matches no field is allowed, because records may have undeclared fields.
 
         Args:
             names: the fields that the schema or the spec declares.
@@ -273,7 +271,7 @@ class ProgramSource(Source):
         if selection.include is None:
             return selection
         # The connector stores its own position, so the spec may exclude the connector's cursor. But
-        # if the spec lists the fields to include, the cursor is added to them.
+        # if the spec lists the fields to include, the cursor is included, too.
         include = (*selection.include, *needed, *filter(None, [entry.cursor]))
         return selection.model_copy(update={"include": include})
 
@@ -300,7 +298,7 @@ class ProgramSource(Source):
         """Reads a catalog file.
 
         Raises:
-            SpecError: if it cannot be read.
+            SpecError: if the file cannot be read.
         """
         path = self.folder / name
         try:
@@ -332,7 +330,7 @@ class ProgramSource(Source):
     def _options_by_name(
         self,
     ) -> tuple[dict[str, dict[str, TableOptions]], dict[str, TableOptions]]:
-        """Returns the options set by name (keyed in lower case) and those set by wildcard."""
+        """Returns the options set by name, keyed in lower case, and the options set by wildcard."""
         options = self.options.table_options.items()
         exact = {name.lower(): {name: each} for name, each in options if not is_wildcard(name)}
         return exact, {name: each for name, each in options if is_wildcard(name)}

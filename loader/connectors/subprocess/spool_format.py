@@ -36,7 +36,7 @@ from loader.spec.redaction import excerpt
 
 _MAX_TEXT_LENGTH = 16_000_000  # Spark's JSON parser rejects strings above 20 million characters
 _MOST_NAMES = 1000
-"""The maximum number of undeclared fields that are counted. Connectors may send more of them."""
+"""The maximum number of undeclared fields that are counted."""
 _SPLIT = 32 << 20
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -70,7 +70,7 @@ class RecordLayout:
     Args:
         name: the table's name, for messages.
         columns: the columns of the stream.
-        key: the key columns. Their values must be stored exactly.
+        key: the key columns, whose values must be stored exactly.
         selection: the fields that the spec selects; None for all fields.
         masks: the masks of columns and fields.
     """
@@ -96,9 +96,9 @@ class RecordLayout:
             for c in columns
         )
         self.unfit_counts: Counter[str] = Counter()
-        """For each field, the number of values that its column cannot store."""
+        """The number of values that a column cannot store, keyed by field."""
         self.undeclared_counts: Counter[str] = Counter()
-        """For each field that the schema does not declare, the number of records that have it."""
+        """The number of records that have an undeclared field, keyed by field."""
         self._fields = {c.name: (f"c{n}", c.convert) for n, c in enumerate(self.columns)}
         self._selection = selection
         self._skipped_names: dict[str, bool] = {}
@@ -110,14 +110,13 @@ class RecordLayout:
 
     @property
     def schema(self) -> t.StructType:
-        """The table's columns in Spark."""
         fields = [t.StructField(column.name, column.type) for column in self.columns]
         return t.StructType([*fields, t.StructField(REST_COLUMN, t.StringType())])
 
     def encode_record(
         self, record: Mapping[str, Any], deletions_before: int = 0
     ) -> tuple[bytes, dict[str, Any]]:
-        """Encodes a record. Returns the line for the spool, and the values in it, keyed by field.
+        """Encodes a record. Returns the line for the spool, and its values, keyed by field.
 
         Args:
             deletions_before: the number of deletions before the record.
@@ -164,7 +163,7 @@ class RecordLayout:
 
         Raises:
             TableError: if the table has no primary key, if no column can store one of the values,
-                or if a column has a mask that does not distinguish all values.
+                or if the mask of a column maps different values to one value.
         """
         if not self._key:
             raise TableError(
@@ -204,20 +203,17 @@ class RecordLayout:
         )
 
     def get_field(self, name: str) -> str:
-        """Returns the name that a column's field has in a line of the spool."""
+        """Returns a column's field name in the spool."""
         return self._fields[name][0]
 
     def read_deletions(self, spark: SparkSession, path: Path, by: Sequence[str]) -> DataFrame:
-        """Reads the deletions that identify rows by the columns `by`.
-
-        Returns their values and numbers.
-        """
+        """Reads the values and numbers of the deletions that identify rows by the columns `by`."""
         lines = self.read_rows(spark, path, numbered=True)
         lines = lines.where(f.col(REST_COLUMN) == _format_columns(by))
         return lines.select(*(f.col(quote_name(name)) for name in by), DELETIONS_BEFORE)
 
     def read_rows(self, spark: SparkSession, path: Path, numbered: bool = False) -> DataFrame:
-        """Reads a file of the spool lazily. Rows are in the order in which they were written.
+        """Reads a file of the spool lazily, in the order in which it was written.
 
         Args:
             numbered: whether to add the :data:`DELETIONS_BEFORE` column.
@@ -253,7 +249,7 @@ class RecordLayout:
         return result
 
     def _quote(self, name: str, value: Any) -> str:
-        """Quotes the beginning of a value, for an error. Returns `***` if the field has a mask."""
+        """Quotes the start of a value, for an error. Returns `***` if the field has a mask."""
         return excerpt(to_text(REDACTED if self.masks.hide(name, 0) != 0 else value), 80)
 
     def _build_key_error(self, name: str, value: Any) -> TableError:
@@ -280,12 +276,14 @@ class RecordLayout:
 
 
 def flag_deleted(rows: DataFrame, deletions: Sequence[DataFrame]) -> DataFrame:
-    """Adds a column that flags rows which a later deletion deletes. Preserves the order of rows.
+    """Adds the `_cq_deleted` column, which flags rows that a later deletion deletes.
+
+    Preserves the order of the rows.
 
     Args:
-        rows: rows with the :data:`DELETIONS_BEFORE` column. The result does not have this column.
-        deletions: one DataFrame for each set of columns that identifies deleted rows. It contains
-            the values and the number of each deletion.
+        rows: rows with the :data:`DELETIONS_BEFORE` column, which the result lacks.
+        deletions: the values and number of each deletion, in one DataFrame for each set of columns
+            that identifies deleted rows.
     """
     names = rows.drop(DELETIONS_BEFORE).columns
     deleted_later: list[SparkColumn] = []
@@ -298,7 +296,7 @@ def flag_deleted(rows: DataFrame, deletions: Sequence[DataFrame]) -> DataFrame:
         same = [
             f.col(quote_name(name)) == f.col(value) for name, value in zip(by, values, strict=True)
         ]
-        # A broadcast join is used, because a shuffle would change the order of the rows.
+        # Broadcast, because a shuffle would change the order of the rows.
         rows = rows.join(f.broadcast(newest), reduce(and_, same, f.lit(True)), "left")
         deleted_later.append(f.coalesce(f.col(last) > f.col(DELETIONS_BEFORE), f.lit(False)))
     return rows.select(

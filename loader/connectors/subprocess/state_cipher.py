@@ -1,7 +1,7 @@
-"""Encrypts the states of connectors, because they may contain values of masked columns.
+"""Encrypts the states of connectors, because a state may contain values of masked columns.
 
-The program decides what its state contains. This may be the key or the cursor of the last record.
-The loader stores states in its state table and in the commits of raw tables.
+For example, a state may contain the key or the cursor of the last record. The loader stores states
+in its state table and in the commits of raw tables.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class StateCipher:
     """Encrypts and decrypts strings with AES-GCM, in Spark's JVM.
 
     Args:
-        mask_key: the source's `mask_key`. The key of the cipher is derived from it.
+        mask_key: the source's `mask_key`, from which the cipher's key is derived.
     """
 
     def __init__(self, spark: SparkSession, mask_key: bytes) -> None:
@@ -32,7 +32,7 @@ class StateCipher:
         self._key = hmac.digest(mask_key, b"strandline connector state", "sha256")
 
     def encrypt(self, text: str) -> str:
-        """Encrypts a string. The result is in base64, and differs for each call."""
+        """Encrypts a string to base64. The result differs for each call."""
         nonce = os.urandom(12)
         data = nonce + self._run(_ENCRYPT, nonce, zlib.compress(text.encode(), 6))
         return base64.b64encode(data).decode()
@@ -41,7 +41,7 @@ class StateCipher:
         """Decrypts a string.
 
         Raises:
-            ValueError: if the string was encrypted with another key, or if it is damaged.
+            ValueError: if the string is damaged, or was encrypted with another key.
         """
         data = base64.b64decode(encrypted)
         nonce, data = data[:12], data[12:]

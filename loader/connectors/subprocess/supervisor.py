@@ -1,8 +1,7 @@
 """Starts and stops the child processes of all connectors.
 
-The caller sets the complete environment of a child. The child writes one message per line to its
-standard output. A thread relays its log. When this process exits, so do the child and its
-descendants.
+A child writes one message per line to its standard output, and its log to stderr. When this process
+exits, so do the child and its descendants.
 
 The module imports only the standard library, because CloudQuery's bridge uses it in an environment
 that may not have the loader. :class:`loader.connectors.subprocess.program.Program` converts its
@@ -30,13 +29,13 @@ GRACE = 10.0
 LINGER = 5.0
 """The time in seconds after which a silent process that outlives the child is reported."""
 MAX_LOG_LINE = 1 << 16
-"""The length to which log lines are truncated. An endless line would exhaust the memory."""
+"""The length to which log lines are truncated, because an endless line would exhaust the memory."""
 
 _READ_BYTES = MAX_LOG_LINE << 2
 _POLL_SECONDS = 0.05
 _TICK_MS = 200
 _DRAIN_SECONDS = 2.0
-"""The time in seconds for which the remaining output is still read after :meth:`stop`."""
+"""The time in seconds for which remaining output is still read after :meth:`stop`."""
 
 _CHILD_SETUP_CODE = """\
 import ctypes, os, sys
@@ -60,19 +59,18 @@ class StartError(Exception):
 
 
 class LongLineError(Exception):
-    """A child has written a line that exceeds the limit."""
+    """A child wrote a line that exceeds the limit."""
 
 
 class Child:
-    """A child process. Together with the processes that it starts, it forms a process group.
+    """A child process. It forms a process group together with the processes that it starts.
 
-    Linux kills the child when the thread that started it exits. So this thread must live as long as
+    Linux kills the child when the thread that started it exits, so this thread must live as long as
     the child.
 
     Args:
-        command: the program and its arguments.
         environment: all environment variables of the child.
-        on_log_line: called with each line of the log, which is stderr.
+        on_log_line: called with each line of the log (stderr).
         folder: the working directory. The default is the current directory.
         takes_input: whether the child reads its standard input (:meth:`send`). Such a child is not
             killed when this process exits, so it must exit when its input is closed.
@@ -132,10 +130,10 @@ class Child:
     def lines(self, max_bytes: int = -1) -> Iterator[bytes]:
         """Yields the lines of stdout until the output ends.
 
-        If :meth:`stop` stops the child, an incomplete last line is dropped.
+        Drops an incomplete last line after :meth:`stop`.
 
         Args:
-            max_bytes: the maximum size of a line. If it is negative, there is no limit.
+            max_bytes: the maximum size of a line; negative for no limit.
 
         Raises:
             LongLineError: if a line exceeds the limit.
@@ -157,13 +155,12 @@ class Child:
                 rest = rest[self._child.stdin.write(rest) :]
 
     def end_input(self) -> None:
-        """Closes the standard input of the child."""
         assert self._child.stdin is not None
         with suppress(OSError):
             self._child.stdin.close()
 
     def end(self) -> int:
-        """Waits for the child to exit. Returns its exit code; negative if a signal ended it.
+        """Waits for the child to exit. Returns its exit code, which is negative after a signal.
 
         Raises:
             StartError: if the program does not exist.
@@ -184,8 +181,8 @@ class Child:
     def stop(self, patience: float = GRACE) -> None:
         """Sends SIGTERM to the child, and SIGKILL to its group after `patience` seconds.
 
-        If the child has already exited, terminates those of its descendants that are still running.
-        Processes in another session continue to run, but their output is no longer read.
+        If the child has already exited, terminates its running descendants. Processes in another
+        session continue to run, but their output is no longer read.
         """
         for number, seconds in ((signal.SIGTERM, patience), (signal.SIGKILL, GRACE)):
             if self._child.poll() is not None and not self._has_live_processes():
@@ -204,7 +201,7 @@ class Child:
         self._log.stop_reading()
 
     def note_progress(self) -> None:
-        """Resets the time of silence. Called after output, and while the child is paused."""
+        """Resets the time of silence, after output or while the child is paused."""
         self.last_output_at = self.last_message_at = time.monotonic()
 
     def is_silent(self, seconds: float) -> bool:
@@ -212,7 +209,7 @@ class Child:
         return time.monotonic() - self.last_output_at > seconds and not self.wait(0)
 
     def has_lingering_output(self) -> bool:
-        """Returns whether the child has exited, but another process still holds its output open."""
+        """Returns whether the child has exited, but another process keeps its output open."""
         if self._child.poll() is None:
             return False
         now = time.monotonic()
@@ -221,7 +218,7 @@ class Child:
 
     @property
     def last_log_line(self) -> str:
-        """The last line of the log that is not blank; empty if there is none."""
+        """The last line of the log that is not blank, or ""."""
         return self._last_lines[-1] if self._last_lines else ""
 
     def _signal(self, number: int) -> None:
@@ -232,7 +229,6 @@ class Child:
                 self._child.send_signal(number)
 
     def _has_live_processes(self) -> bool:
-        """Returns whether any process in the group is still running."""
         if not self._own_group:
             return self._child.poll() is None
         try:
@@ -261,10 +257,10 @@ class Child:
 
 
 class _Pipe(io.RawIOBase):
-    """A pipe whose reader can be stopped by :meth:`stop_reading` before the pipe is closed.
+    """A pipe whose readers :meth:`stop_reading` can stop before the pipe is closed.
 
-    The pipe is polled, because a process that the child started may keep it open, and a thread that
-    is blocked in `read` cannot be woken.
+    The pipe is polled, because a thread that is blocked in `read` cannot be woken, and a process
+    that the child started may keep the pipe open.
 
     Attributes:
         is_waiting: whether a reader is waiting for data.
@@ -280,7 +276,7 @@ class _Pipe(io.RawIOBase):
         return self._until is not None
 
     def stop_reading(self) -> None:
-        """Makes readers stop as soon as they have read the output that was already written."""
+        """Makes readers stop after they have read the output that was already written."""
         if self._until is None:
             self._until = time.monotonic() + _DRAIN_SECONDS
 
@@ -288,7 +284,7 @@ class _Pipe(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Waits for data. Returns the number of bytes that were read; 0 at the end."""
+        """Waits for data. Returns the number of bytes read, or 0 at the end."""
         ready = select.poll()
         ready.register(self._pipe.fileno(), select.POLLIN)
         while self._until is None or time.monotonic() < self._until:

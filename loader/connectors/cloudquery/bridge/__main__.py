@@ -1,6 +1,6 @@
 """Implements `check`, `discover` and `read` of the Airbyte protocol for a CloudQuery source plugin.
 
-The `serve` command works in the opposite direction: it runs a destination for plugins.
+The `serve` command runs a destination for plugins instead.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from .source_sync import report_failure, send_message, sync_tables
 
 
 def read_tables(stub: Any, names: Sequence[str]) -> list[Any]:
-    """Returns the schemas of the plugin's tables."""
     answer = stub.GetTables(plugin_pb2.GetTables.Request(tables=names, skip_tables=[]))
     return [read_schema(each) for each in answer.tables]
 
 
 def run_verb(verb: str, options: Mapping[str, str]) -> int:
-    """Runs one verb of the protocol, and returns the exit code."""
+    """Runs one command. Returns the exit code."""
     config, catalog, known = (
         json.loads(Path(options[name]).read_text()) if name in options else {}
         for name in ("--config", "--catalog", "--state")
@@ -48,7 +47,7 @@ def run_verb(verb: str, options: Mapping[str, str]) -> int:
 
 
 def main(verb: str, *options: str) -> int:
-    """Runs one verb, and reports any error as a message. Returns the exit code."""
+    """Runs one command, and reports any error as a message. Returns the exit code."""
     try:
         return run_verb(verb, dict(zip(options[::2], options[1::2], strict=True)))
     except (PluginError, MalformedError, OverBudgetError) as error:

@@ -1,9 +1,10 @@
 """Reads Arrow messages from untrusted programs, and checks them before any value is used.
 
 A message declares the offsets of its buffers, their decompressed sizes, and the number of values.
-Arrow does not check these numbers. If an offset is beyond a buffer, other memory is read. 10 KB of
-zstd can expand to gigabytes. A column of nulls can have any number of rows. This module also limits
-the resources that one client can use: streams, idle time, memory and disk space."""
+Arrow does not check these numbers: an offset beyond a buffer reads other memory, 10 KB of zstd can
+expand to gigabytes, and a column of nulls can have any number of rows. This module also limits the
+streams, idle time, memory and disk space that one client can use.
+"""
 
 from __future__ import annotations
 
@@ -19,24 +20,24 @@ from typing import Any
 import pyarrow as pa
 
 MAX_STREAMS = 64
-"""The maximum number of streams that write. Each needs a thread and memory for one message."""
+"""The maximum number of writing streams. Each needs a thread and memory for one message."""
 MAX_OTHER_CALLS = 64
-"""The maximum number of other calls. These are short, or wait until the loader is ready."""
+"""The maximum number of other calls, which are short or wait until the loader is ready."""
 MAX_TABLES = 5_000
 """The maximum number of tables in a session. The loader creates each table in the lake."""
 MAX_SCHEMA_BYTES = 64 << 20
 """The maximum size of a session's schemas. They stay in memory until the session ends."""
 MAX_STATE_BYTES = 64 << 20
-"""The maximum size of all states in memory, including states that are waiting for streams."""
+"""The maximum size of all states in memory, including states that wait for streams."""
 
 MAX_BYTES = 100 << 20
-"""The maximum size of a message, both compressed and decompressed. CloudQuery uses the same."""
+"""The maximum size of a message, both compressed and decompressed, as in CloudQuery."""
 MAX_VALUES = 10_000_000
 """The maximum number of values in a message, including values in lists and structs."""
 MAX_NAME = 1_000
 """The maximum length of a table's name."""
 MAX_ERROR_TEXT = 300
-"""The maximum length of an error's text, which may quote a value."""
+"""The length above which an error's text is omitted. The text may quote a value."""
 _TABLE = b"cq:table_name"
 _VERSION_5 = 4  # the format used since Arrow 1.0; older formats declare compression differently
 _SCALARS = (
@@ -67,11 +68,11 @@ class OverBudgetError(Exception):
 class IdleTimeout:
     """Cancels calls whose clients have sent nothing for too long.
 
-    All states wait for the open streams, so an idle stream would delay every other sync.
+    States wait for all open streams, so an idle stream would delay every other sync.
 
     Args:
         seconds: the maximum time in seconds that a call waits for its client.
-        on_end: called for each call that was cancelled.
+        on_end: called for each cancelled call.
     """
 
     def __init__(self, seconds: float, on_end: Callable[[], None]) -> None:
@@ -82,7 +83,7 @@ class IdleTimeout:
         threading.Thread(target=self._watch, name="idle", daemon=True).start()
 
     def messages(self, requests: Iterator[Any], context: Any) -> Iterator[Any]:
-        """Yields the messages of a client. Limits the time to wait for each message."""
+        """Yields the messages of a client, and limits the wait for each message."""
         while True:
             with self.bound_wait(context):
                 request = next(requests, None)
@@ -103,7 +104,7 @@ class IdleTimeout:
                 self._waiting.pop(call, None)
 
     def _watch(self) -> None:
-        """Cancels idle calls. They then fail as if the client had disconnected."""
+        """Cancels idle calls, which then fail as if the client had disconnected."""
         while True:
             time.sleep(min(1.0, self._seconds / 4))
             late = time.monotonic() - self._seconds
@@ -119,9 +120,6 @@ class DiskBudget:
     """Limits the rows of a session to half of the free disk space.
 
     The other half is for the loader's second copy of the rows, and for other programs.
-
-    Args:
-        folder: the folder of the session.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -129,7 +127,7 @@ class DiskBudget:
         self._left = shutil.disk_usage(folder).free // 2
 
     def take(self, size: int) -> None:
-        """Reserves disk space. Called before bytes are written.
+        """Reserves disk space before bytes are written.
 
         Raises:
             OverBudgetError: if the limit is exceeded.
@@ -161,7 +159,7 @@ class MalformedError(Exception):
 
 
 def read_table_name(schema: pa.Schema) -> str:
-    """Returns the name of the table that a schema describes.
+    """Returns the name of a schema's table.
 
     Raises:
         MalformedError: if the schema has no table name.
@@ -175,7 +173,7 @@ def read_table_name(schema: pa.Schema) -> str:
 
 
 def _name_of(schema: pa.Schema) -> str:
-    """Returns the name of the table that a schema describes; empty if it has none."""
+    """Returns the name of a schema's table, or "" if there is none."""
     name = str((schema.metadata or {}).get(_TABLE, b"").decode("utf-8", "replace"))
     return name if len(name) <= MAX_NAME else ""
 
@@ -184,8 +182,8 @@ def build_malformed_error(error: Exception, table: str) -> MalformedError:
     """Returns the error for a message that could not be read or converted."""
     text = str(error).partition("\n")[0]
     kind = type(error).__name__
-    # A long message is omitted instead of truncated, because redaction would not recognise a part
-    # of a secret.
+    # A long text is omitted instead of truncated, because redaction does not recognise a part of a
+    # secret.
     return MalformedError(f"{kind}: {text}" if len(text) <= MAX_ERROR_TEXT else kind, table)
 
 
@@ -217,7 +215,7 @@ def _read(data: bytes, parse: Any) -> Any:
             return parse(data, reader)
     except MalformedError as error:
         raise MalformedError(error.what, table) from None
-    # Arrow raises various exceptions, and Python raises others for invalid names and numbers.
+    # Arrow raises various exceptions, and Python others for invalid names and numbers.
     except Exception as error:
         raise build_malformed_error(error, table) from None
 
@@ -255,9 +253,9 @@ def _read_ipc_messages(data: bytes) -> Iterator[Any]:
 
 
 def _check_type(kind: pa.DataType) -> None:
-    """Refuses types whose values can share memory, because a few bytes could expand to many values.
+    """Rejects types whose values share memory, because a few bytes could expand to many values.
 
-    These are dictionaries, run-length encodings, unions and views. CloudQuery uses none of them.
+    These are dictionaries, run-length encodings, unions and views, which CloudQuery does not use.
     """
     if isinstance(kind, pa.BaseExtensionType):
         _check_type(kind.storage_type)
@@ -269,10 +267,7 @@ def _check_type(kind: pa.DataType) -> None:
 
 
 def _check_size(message: Any) -> None:
-    """Refuses a batch that declares too many values or bytes.
-
-    Arrow must already have verified the format of the message.
-    """
+    """Rejects a batch that declares too many values or bytes. Requires a valid message format."""
     root = _Table.root(memoryview(message.metadata))
     batch = root.table(2)
     values = [batch.number("<q", 0), *(length for length, _ in batch.pairs(1))]
@@ -286,7 +281,7 @@ def _check_size(message: Any) -> None:
 
 
 def _list_sizes(batch: _Table, body: memoryview) -> Iterator[int]:
-    """Yields the decompressed size of each buffer. Compressed buffers begin with this size."""
+    """Yields the decompressed size of each buffer. Compressed buffers start with this size."""
     for offset, length in batch.pairs(2):
         if offset < 0 or length < 0 or offset + length > len(body):
             raise MalformedError("one of its buffers ends after the message")
@@ -329,7 +324,7 @@ class _Table:
         return _Table(self._data, self._resolve_offset(field))
 
     def pairs(self, field: int) -> list[tuple[int, int]]:
-        """Returns the value of a field that is a list of structs of two 64-bit integers."""
+        """Returns a field that is a list of structs of two 64-bit integers."""
         if self.field_offset(field) is None:
             return []
         at = self._resolve_offset(field)

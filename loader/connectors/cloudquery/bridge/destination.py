@@ -1,8 +1,7 @@
-"""A CloudQuery destination and state backend, which `cloudquery sync` writes to.
+"""A CloudQuery destination and state backend, to which `cloudquery sync` writes.
 
 The rows of a sync are spooled to a folder. When the sync's stream ends, the loader appends them.
-Only then does the destination acknowledge the sync and apply the states that it has received in the
-meantime.
+Only then does the destination acknowledge the sync and apply the states that it received.
 """
 
 from __future__ import annotations
@@ -59,17 +58,15 @@ class Session:
     """The stream of rows that a sync sends.
 
     Attributes:
-        number: the stream's number.
-        folder: the folder that contains the stream's files.
+        folder: the folder of the stream's files.
         is_alive: returns whether the client is still connected.
         disk: the disk space that the session may still use.
         has_rows: whether the stream has sent rows or deletions of rows.
-        schemas: the schemas of its tables, keyed by table name.
-        schema_bytes: the total size of the schemas.
+        schemas: the schemas of the stream's tables, keyed by table name.
         stale: the tables from which the sync deletes stale rows.
         source: the name of the source; empty until a message contains the name.
-        has_ended: an event that is set when the rows were appended or could not be appended.
-        error: the reason why the rows could not be appended; None if there is none.
+        has_ended: set when the rows were appended or could not be appended.
+        error: the reason why the rows could not be appended, or None.
     """
 
     number: int
@@ -85,7 +82,7 @@ class Session:
     error: str | None = None
 
     def add_table(self, schema: pa.Schema) -> None:
-        """Adds the schema of a table, or replaces it.
+        """Adds or replaces the schema of a table.
 
         Raises:
             OverBudgetError: if there are too many schemas, or if they are too large.
@@ -102,8 +99,8 @@ class Session:
         """Sets the source of the stream.
 
         Raises:
-            MalformedError: if an earlier message belongs to another source. Without this error, the
-                loader would append the rows of both sources as rows of one source.
+            MalformedError: if an earlier message has another source. Otherwise the loader would
+                append the rows of both sources as rows of one source.
         """
         self.source = self.source or source
         if source and source != self.source:
@@ -114,7 +111,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
     """The gRPC service of the destination.
 
     Args:
-        folder: the folder in which the sessions have their folders.
+        folder: the parent folder of the sessions' folders.
         idle_timeout: the time in seconds after which a silent stream is cancelled.
     """
 
@@ -131,7 +128,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         self._idle = IdleTimeout(idle_timeout, lambda: send_to_loader({"ended": _TIMED_OUT}))
 
     def begin(self, states: Mapping[str, Mapping[str, Any]]) -> None:
-        """Lets syncs begin. Called when the loader is ready.
+        """Lets syncs start, because the loader is ready.
 
         Args:
             states: the stored states, keyed by the name of the state table.
@@ -145,11 +142,9 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
             context.abort(grpc.StatusCode.UNAVAILABLE, _LOADER_ENDED)
 
     def GetName(self, _request: Any, _context: Any) -> Any:
-        """Returns the name of the destination."""
         return plugin_pb2.GetName.Response(name="strandline")
 
     def GetVersion(self, _request: Any, _context: Any) -> Any:
-        """Returns the version of the destination."""
         return plugin_pb2.GetVersion.Response(version="v1.0.0")
 
     def GetSpecSchema(self, _request: Any, _context: Any) -> Any:
@@ -157,20 +152,18 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         return plugin_pb2.GetSpecSchema.Response()
 
     def Init(self, _request: Any, context: Any) -> Any:
-        """Waits until the loader is ready, because it may still be starting Spark."""
+        """Waits until the loader is ready, because the loader may still be starting Spark."""
         self._wait_for_loader(context)
         return plugin_pb2.Init.Response()
 
     def TestConnection(self, _request: Any, _context: Any) -> Any:
-        """Always reports a healthy connection."""
         return plugin_pb2.TestConnection.Response(success=True)
 
     def Close(self, _request: Any, _context: Any) -> Any:
-        """Does nothing. The destination stays open for the next sync."""
+        """Does nothing, because the destination stays open for the next sync."""
         return plugin_pb2.Close.Response()
 
     def Read(self, request: Any, context: Any) -> Iterator[Any]:
-        """Sends the current state."""
         self._wait_for_loader(context)
         with refuse_malformed(context):
             schema = read_schema(request.table)
@@ -184,7 +177,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
             yield plugin_pb2.Read.Response(record=answer)
 
     def Write(self, requests: Iterator[Any], context: Any) -> Any:
-        """Receives rows of a sync or states of a plugin. Returns when the rows are appended."""
+        """Receives rows of a sync or states of a plugin. Returns after the rows are appended."""
         if not self._streams.acquire(blocking=False):
             context.abort(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -257,7 +250,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
             self._send_session(session, catalog, context)
 
     def end_session(self, number: int, error: str | None) -> None:
-        """Ends a session that the loader has processed, and releases states that waited for it."""
+        """Ends a processed session, and releases the states that waited for it."""
         session = self._sessions[number]
         session.error = error or (None if session.is_alive() else _INTERRUPTED_MESSAGE)
         self._ending[number] = session
@@ -271,7 +264,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         session.has_ended.set()
 
     def close(self) -> None:
-        """Fails all open syncs. Called when the loader has exited."""
+        """Fails all open syncs, because the loader has exited."""
         self._loader_has_ended = True
         self._loader_is_ready.set()
         with self._lock:
@@ -309,9 +302,8 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
     def _send_session(self, session: Session, catalog: Mapping[str, Any], context: Any) -> None:
         """Sends a session to the loader, and waits until the loader has appended it.
 
-        If the client disconnects during the wait, the rows are deleted, so that the loader does not
-        append them. A disconnected client would not learn that they were appended, so its next sync
-        would resend them.
+        If the client disconnects meanwhile, the rows are deleted, because the client would send
+        them again.
         """
         send_to_loader({"session": session.number, "folder": str(session.folder), **catalog})
         while not session.has_ended.wait(1):
@@ -351,7 +343,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         self._publish_states()
 
     def _publish_states(self) -> None:
-        """Applies the states that are not waiting for a stream, and sends them to the loader."""
+        """Applies those states that no longer wait for a stream, and sends them to the loader."""
         with self._lock:
             for pending in self._barrier.release():
                 rows = self._states.setdefault(pending.table, PluginState({})).apply(pending.batch)

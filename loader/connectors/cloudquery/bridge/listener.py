@@ -1,7 +1,7 @@
 """Listens for clients on an address, and passes the loader's answers to the destination.
 
-The destination must know which client sends a state. But gRPC cannot distinguish the clients that
-connect to a Unix socket. So the bridge relays each connection through a socket with a unique name.
+The destination must know which client sends a state, but gRPC cannot distinguish the clients of a
+Unix socket. So the bridge relays each connection through a socket that has a unique name.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _SOCKET_NAME = "grpc.sock"
 _CHUNK = 1 << 18
 
 _OPTIONS = [
-    # Otherwise a second server could share the port, and would receive some streams of a sync.
+    # Otherwise a second server could share the port and receive some streams of a sync.
     ("grpc.so_reuseport", 0),
-    # Close a connection if the client does not begin the protocol, or if it has vanished.
+    # Close a connection if the client does not start the protocol, or has vanished.
     ("grpc.server_handshake_timeout_ms", 20_000),
     ("grpc.keepalive_time_ms", 300_000),
     ("grpc.keepalive_timeout_ms", 300_000),
@@ -73,8 +73,8 @@ def bind(path: str) -> socket.socket | None:
 class Relay:
     """Relays the connections of clients to the server.
 
-    The path of a Unix socket can have at most 107 characters, so the names of the inner sockets are
-    relative to the current folder. The current folder must be the bridge's private folder.
+    A Unix socket's path can have at most 107 characters, so the inner sockets have relative names.
+    The current folder must be the bridge's private folder.
 
     Args:
         outer: the socket that clients connect to.
@@ -118,7 +118,7 @@ class Relay:
             Path(name).unlink(missing_ok=True)
 
     async def _connect(self, name: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connects to the server from a named socket, whose name identifies the client."""
+        """Connects to the server from a socket whose name identifies the client."""
         connection = socket.socket(socket.AF_UNIX)
         try:
             connection.setblocking(False)
@@ -131,7 +131,7 @@ class Relay:
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Copies bytes until the reader's side closes its connection, then closes the other one."""
+    """Copies bytes until the reader's side closes its connection, then closes the writer."""
     try:
         while data := await reader.read(_CHUNK):
             writer.write(data)
@@ -147,10 +147,10 @@ class _UnusableError(Exception):
 
 
 def _is_free(address: str) -> bool:
-    """Returns whether a host and port are valid, and the port is free on all of its addresses.
+    """Returns whether a host and port are valid, and the port is free on all host addresses.
 
-    This check is necessary because gRPC accepts a port that is free on only one of the addresses,
-    such as the IPv6 address, and because it replaces ports above 65535.
+    gRPC accepts a port that is free on only one address, such as the IPv6 address, and replaces
+    ports above 65535.
     """
     host, _, port = address.rpartition(":")
     if not _PORT.search(address) or int(port) > 65535:
@@ -170,7 +170,7 @@ def _is_free(address: str) -> bool:
 
 
 def serve(config: Mapping[str, Any]) -> int:
-    """Serves clients until the loader stops the bridge by closing its standard input."""
+    """Serves clients until the loader closes the bridge's standard input."""
     os.umask(0o077)
     folder = Path(config["folder"])
     destination = Destination(folder, float(config.get("idle_timeout", _IDLE_TIMEOUT)))
@@ -209,7 +209,7 @@ def serve(config: Mapping[str, Any]) -> int:
 
 
 def _listen_at_path(server: Any, path: str, folder: Path) -> str:
-    """Listens on a Unix socket. Returns its address in the format that clients use."""
+    """Listens on a Unix socket. Returns its address in the format for clients."""
     where = Path.cwd() / path.removeprefix("//")
     try:
         outer = bind(path.removeprefix("//"))

@@ -31,7 +31,7 @@ class EndedError(Exception):
 
 @contextmanager
 def open_plugin(config: Mapping[str, Any]) -> Iterator[Any]:
-    """Yields a gRPC stub for a plugin. A plugin that this function starts is stopped afterwards.
+    """Yields a gRPC stub for a plugin. Afterwards stops the plugin if this function started it.
 
     Args:
         config: the `command` that starts a plugin, or the `connection` to a running plugin.
@@ -42,7 +42,7 @@ def open_plugin(config: Mapping[str, Any]) -> Iterator[Any]:
         return
     address = f"127.0.0.1:{_find_free_port()}"
     command = [*config["command"], "serve", "--address", address, *_OPTIONS]
-    # The plugin is in the bridge's process group, so that the loader terminates both together.
+    # The plugin is in the bridge's process group, so that the loader terminates both.
     child = Child(command, os.environ, _relay_log, sends_messages=False, own_group=False)
     try:
         with _open_stub(address, child) as stub:

@@ -24,19 +24,19 @@ _TRUE = b"true"
 ANCESTORS = "cloudquery_ancestors"
 """The key in a catalog entry that lists the table's ancestors."""
 _ROWS_PER_SLICE = 1_000
-"""The number of rows to convert at a time. One bit in Arrow can become 100 bytes in Python."""
+"""The number of rows to convert at once. One bit in Arrow can become 100 bytes in Python."""
 
 Condition = dict[str, Any]
-"""Maps columns to values. A condition matches rows that have all of these values."""
+"""Maps columns to values. Matches the rows that have all of these values."""
 _MAX_CONDITIONS = 100_000
-"""The maximum number of conditions in a where clause. Each OR group multiplies their number."""
+"""The maximum number of conditions in a where clause. Each OR group multiplies it."""
 
 
 def build_streams(schemas: Sequence[pa.Schema]) -> list[dict[str, Any]]:
     """Returns the catalog entries for all tables of a plugin.
 
-    If an ancestor of a table is incremental, the table is, too, even if the plugin declares
-    otherwise: the plugin then sends only rows that depend on new rows of the ancestor.
+    A table is incremental if one of its ancestors is, even if the plugin declares otherwise: the
+    plugin then sends only rows that depend on new rows of the ancestor.
     """
     schemas_by_name = {read_table_name(schema): schema for schema in schemas}
     result = []
@@ -51,7 +51,7 @@ def build_streams(schemas: Sequence[pa.Schema]) -> list[dict[str, Any]]:
 
 
 def _list_ancestors(schema: pa.Schema, schemas_by_name: Mapping[str, pa.Schema]) -> list[pa.Schema]:
-    """Returns the schemas of a table's ancestors, beginning with its parent."""
+    """Returns the schemas of a table's ancestors, starting with its parent."""
     result: list[pa.Schema] = []
     seen = {read_table_name(schema)}
     parent = schemas_by_name.get(_metadata_of(schema).get(_PARENT, b"").decode())
@@ -97,7 +97,7 @@ def convert_records(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     for first in range(0, batch.num_rows, _ROWS_PER_SLICE):
         try:
             rows = list(_convert_rows(batch.slice(first, _ROWS_PER_SLICE)))
-        # Arrow, Python and the time zone library can raise various exceptions.
+        # Arrow, Python and the time zone library raise various exceptions.
         except Exception as error:
             raise build_malformed_error(error, read_table_name(batch.schema)) from None
         yield from rows
@@ -185,7 +185,7 @@ def _nullable_converter(field: pa.Field) -> Callable[[Any], Any]:
 
 
 def _parse_json(value: Any) -> Any:
-    """Parses JSON. If a number in it would be rounded as a float, returns the string unparsed."""
+    """Parses JSON. Returns the string unparsed if a float would round one of its numbers."""
     rounded = False
 
     def number(text: str) -> float:
@@ -207,7 +207,6 @@ def _parse_json(value: Any) -> Any:
 
 
 def to_json_value(value: Any) -> Any:
-    """Converts a Python value to a JSON value."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -253,8 +252,8 @@ def list_dependents(message: Any) -> list[str]:
 def parse_where_clause(groups: Any) -> list[Condition]:
     """Converts a where clause to alternative conditions. An empty condition matches all rows.
 
-    A where clause consists of groups of predicates, and a row must match all groups. To match a
-    group, a row must match all of its predicates (AND) or at least one of them (OR).
+    A where clause consists of groups of predicates. A row must match all groups. It matches a group
+    if it matches all of the group's predicates (AND) or at least one of them (OR).
     """
     conditions: list[Condition] = [{}]
     for group in groups:

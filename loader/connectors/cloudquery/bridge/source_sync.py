@@ -1,4 +1,4 @@
-"""Sends the records, deletions and states that a CloudQuery source plugin returns to the loader."""
+"""Sends the loader the records, deletions and states that a CloudQuery source plugin returns."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from .state_backend import StateBackend, serve_states
 
 
 def send_message(kind: str, body: Mapping[str, Any], name: str = "") -> None:
-    """Sends a message to the loader."""
     sys.stdout.write(json.dumps({"type": kind, name or kind.lower(): body}) + "\n")
 
 
 def report_failure(text: str, table: str | None = None) -> None:
-    """Reports that a table has failed, or the whole sync if no table is given."""
+    """Reports that a table failed, or the whole sync if no table is given."""
     error: dict[str, Any] = {"message": text}
     if table:
         error["stream_descriptor"] = {"name": table}
@@ -29,7 +28,6 @@ def report_failure(text: str, table: str | None = None) -> None:
 
 
 def report_status(table: str, status: str) -> None:
-    """Reports the status of a table."""
     reported = {"stream_descriptor": {"name": table}, "status": status}
     send_message("TRACE", {"type": "STREAM_STATUS", "emitted_at": 0, "stream_status": reported})
 
@@ -37,7 +35,7 @@ def report_status(table: str, status: str) -> None:
 def sync_tables(
     stub: Any, config: Mapping[str, Any], catalog: Mapping[str, Any], known: Any
 ) -> int:
-    """Syncs tables: sends their records and then the state. Returns the exit code."""
+    """Sends the records of tables, and then the state. Returns the exit code."""
     wanted = {each["stream"]["name"]: each["sync_mode"] for each in catalog["streams"]}
     states = StateBackend(known)
     server, address = serve_states(states)
@@ -80,7 +78,7 @@ def sync_tables(
     for table, text in errors.items():
         report_failure(text, table)
     if errors:
-        # No state is sent, because the plugin may have advanced the state of a failed table.
+        # The plugin may have advanced the state of a failed table, so no state is sent.
         for table in list_complete(catalog, set(errors)):
             report_status(table, "COMPLETE")
         report_failure("tables of the plugin have failed, so its state is not stored")
@@ -93,8 +91,8 @@ def sync_tables(
 
 
 def list_complete(catalog: Mapping[str, Any], failed: set[str]) -> list[str]:
-    """Returns the tables that were read completely although other tables have failed."""
-    if not failed or "" in failed:  # an empty name means that the sync itself has failed
+    """Returns the tables that were read completely, although other tables failed."""
+    if not failed or "" in failed:  # an empty name means that the sync itself failed
         return []
     return [
         each["stream"]["name"]

@@ -1,4 +1,4 @@
-"""A CloudQuery state backend for one sync. It stores a plugin's state in memory."""
+"""A CloudQuery state backend that stores a plugin's state in memory during one sync."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Rows = dict[str, tuple[str, int]]
 """Maps a key to its value and version."""
 
 ROW_BYTES = 256
-"""The memory in bytes that a row takes in addition to the size of its strings."""
+"""The memory of a row in bytes, without its strings."""
 
 _MAX_VERSION = (1 << 63) - 1
 _STRING_TYPES = (pa.string(), pa.large_string())
@@ -46,9 +46,8 @@ _TYPES = {"key": pa.string(), "value": pa.string(), "version": pa.uint64()}
 class StateBackend(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
     """The gRPC service of the state backend. It stores one table of keys, values and versions.
 
-    Every user of the machine can connect to its port. So the name of the table is a secret that
-    only the plugin receives. A client that does not know the name can neither read nor write the
-    state.
+    Every user of the machine can connect to its port. So the table's name is a secret that only the
+    plugin receives. Other clients can neither read nor write the state.
 
     Args:
         known: the state of earlier syncs. Maps each key to its value and version.
@@ -70,7 +69,7 @@ class StateBackend(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
     def apply_checkpoint(self, batch: pa.RecordBatch) -> dict[str, list[Any]]:
         """Applies state rows that cover all records so far. Returns the resulting state.
 
-        If the plugin fails later, the next sync resumes from this state.
+        The next sync resumes from this state if the plugin fails later.
         """
         with self._lock:
             for state in (self._state, self._covered):
@@ -106,11 +105,9 @@ class StateBackend(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
             )
 
     def GetName(self, _request: Any, _context: Any) -> Any:
-        """Returns the name of the backend."""
         return plugin_pb2.GetName.Response(name="strandline")
 
     def GetVersion(self, _request: Any, _context: Any) -> Any:
-        """Returns the version of the backend."""
         return plugin_pb2.GetVersion.Response(version="v1.0.0")
 
 
@@ -145,7 +142,7 @@ class PluginState:
         A row replaces the value of its key unless the stored version is newer.
 
         Raises:
-            MalformedError: if the types of the rows are not those of a state.
+            MalformedError: if the rows are not state rows.
         """
         check_state(batch)
         names = batch.schema.names
@@ -174,11 +171,7 @@ def measure_batch(batch: pa.RecordBatch) -> int:
 
 
 def check_budget(used: int, batch: pa.RecordBatch) -> None:
-    """Checks that all states together stay within the limit if state rows are added.
-
-    Raises:
-        OverBudgetError: if they would exceed the limit.
-    """
+    """Raises OverBudgetError if additional state rows would exceed the limit for all states."""
     if used + measure_batch(batch) > MAX_STATE_BYTES:
         raise OverBudgetError(
             f"plugin states exceed {MAX_STATE_BYTES >> 20} MiB in total; each row takes "
@@ -187,11 +180,7 @@ def check_budget(used: int, batch: pa.RecordBatch) -> None:
 
 
 def check_state(batch: pa.RecordBatch) -> None:
-    """Checks the types of state rows. The loader cannot store rows of other types.
-
-    Raises:
-        MalformedError: if a column has a type that CloudQuery's states do not have.
-    """
+    """Raises MalformedError if a column has a type that CloudQuery's states do not have."""
     schema, name = batch.schema, read_table_name(batch.schema)
     for column in ("key", "value"):
         if column not in schema.names or schema.field(column).type not in _STRING_TYPES:
@@ -203,7 +192,7 @@ def check_state(batch: pa.RecordBatch) -> None:
 
 
 def has_large_version(batch: pa.RecordBatch) -> bool:
-    """Returns whether any version in state rows is too large for the lake."""
+    """Returns whether a version in state rows is too large for the lake."""
     if "version" not in batch.schema.names:
         return False
     return any((version or 0) > _MAX_VERSION for version in batch.column("version").to_pylist())
@@ -213,7 +202,7 @@ def build_state_batch(schema: pa.Schema, rows: Rows) -> pa.RecordBatch:
     """Returns state rows with the requested columns. The plugin reads the columns by position.
 
     Raises:
-        MalformedError: if the requested types are not those of a state.
+        MalformedError: if the requested types are not the types of a state.
     """
     columns = {
         "key": list(rows),
@@ -236,12 +225,11 @@ class Discovery(discovery_pb2_grpc.DiscoveryServicer):  # type: ignore[misc]
     """The gRPC service that reports the version of the protocol."""
 
     def GetVersions(self, _request: Any, _context: Any) -> Any:
-        """Returns the version of the protocol."""
         return discovery_pb2.GetVersions.Response(versions=[3])
 
 
 def serve_states(states: StateBackend) -> tuple[Any, str]:
-    """Serves a state backend on the loopback interface, and returns the server and its address."""
+    """Serves a state backend on the loopback interface. Returns the server and its address."""
     server = grpc.server(futures.ThreadPoolExecutor(8), options=LIMITS)
     plugin_pb2_grpc.add_PluginServicer_to_server(states, server)
     discovery_pb2_grpc.add_DiscoveryServicer_to_server(Discovery(), server)

@@ -1,10 +1,10 @@
 """Delays a state until all open streams whose rows it may cover have ended.
 
-A plugin writes its state and its rows in different streams. A state may therefore cover the rows of
-any stream that began earlier, even if that stream has sent nothing yet. If a stream fails or the
-server restarts, the stream's rows are not appended, but later states of running syncs may still
-cover them. A sync that begins afterwards first reads the stored state, which does not cover them.
-So the states of a client are accepted only if it has read the stored state since the last failure.
+A plugin writes its state and its rows in different streams. So a state may cover the rows of any
+stream that started earlier, even of a stream that has not sent anything yet. If a stream fails or
+the server restarts, the stream's rows are not appended, but later states of running syncs may still
+cover them. A new sync first reads the stored state, which does not cover these rows. So a client's
+states are accepted only if the client has read the stored state since the last failure.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 @dataclass
 class PendingState:
-    """A state that is waiting for streams to end.
+    """A state that waits for streams to end.
 
     Attributes:
         table: the name of the state table.
@@ -43,37 +43,36 @@ class StateBarrier:
         self._untrusted: set[tuple[str, str]] = set()
 
     def begin_stream(self) -> int:
-        """Adds a new stream, which may later send rows or states. Returns its number."""
+        """Adds a new stream and returns its number."""
         number = next(self._numbers)
         self._open.add(number)
         self._silent.add(number)
         return number
 
     def note_rows(self, number: int) -> None:
-        """Records that a stream sends rows."""
         self._open.add(number)
         self._silent.discard(number)
 
     def note_state(self, number: int) -> None:
-        """Records that a stream sends states. If it sends no rows, no state waits for it."""
+        """Records that a stream sends states. No state waits for a stream that sends no rows."""
         if number in self._silent:
             self.end_stream(number)
 
     def note_read(self, client: str, table: str) -> None:
-        """Records that a client has read the stored state. Its later states are based on it."""
+        """Records that a client has read the stored state, so its later states are based on it."""
         self._trusted.add((client, table))
         self._untrusted.discard((client, table))
 
     @property
     def size(self) -> int:
-        """The total size of the waiting states, in bytes."""
+        """The memory of the waiting states, in bytes."""
         return sum(pending.size for pending in self._pending)
 
     def hold_back(self, client: str, table: str, batch: Any, size: int) -> bool:
         """Adds a state, which then waits for all open streams.
 
-        Returns False if the state may cover rows that were not appended. Such a state must be
-        dropped.
+        Returns False if the state must be dropped, because it may cover rows that were not
+        appended.
         """
         if not self._is_trusted(client, table):
             return False
@@ -83,9 +82,9 @@ class StateBarrier:
     def _is_trusted(self, client: str, table: str) -> bool:
         """Returns whether a client has read the stored state since the start or the last failure.
 
-        An unknown client may be a known client that has reconnected: the Python SDK reconnects for
-        each call, and the Go SDK after 30 idle minutes. So an unknown client is trusted if any
-        client has read the stored state since then.
+        A client that reconnects looks unknown: the Python SDK reconnects for each call, and the Go
+        SDK after 30 idle minutes. So an unknown client is trusted if any client has read the stored
+        state.
         """
         if (client, table) in self._trusted:
             return True
@@ -97,11 +96,11 @@ class StateBarrier:
         """Removes a stream that has ended. Returns the tables of the states that were dropped.
 
         Args:
-            failed: whether the stream's rows were not appended. If so, the states that may cover
-                these rows are dropped.
+            failed: whether the stream's rows were not appended. If so, states that may cover these
+                rows are dropped.
         """
         dropped: list[PendingState] = []
-        if failed and number in self._open:  # streams that are not open have sent no rows
+        if failed and number in self._open:  # a stream that is not open has sent no rows
             self._untrusted |= self._trusted
             self._trusted.clear()
             dropped = [pending for pending in self._pending if number in pending.waits_for]
@@ -115,7 +114,7 @@ class StateBarrier:
         return [pending.table for pending in dropped]
 
     def release(self) -> list[PendingState]:
-        """Removes and returns the states that are not waiting for a stream, oldest first."""
+        """Removes and returns the states that no longer wait for a stream, oldest first."""
         released = [pending for pending in self._pending if not pending.waits_for]
         self._pending = [pending for pending in self._pending if pending.waits_for]
         return released
