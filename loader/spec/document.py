@@ -18,7 +18,8 @@ _TAG_MISMATCH = "this value does not have the type of its `!!` tag"
 TEXT_KEYS = frozenset({"initial_cursor"})
 """Keys whose values are always read as strings, like the values of secret keys.
 
-YAML would parse 2025-01-01 as a date, 1.50 as a float and the password 0123 as the number 83."""
+YAML would parse 2025-01-01 as a date, 1.50 as a float and the password 0123 as the number 83.
+"""
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Document:
     """One YAML document.
 
     Attributes:
-        number: the document's position in the file, starting at 1.
+        number: the document's position in the file, from 1.
         value: the document's content: dicts with string keys, lists and scalars.
     """
 
@@ -35,7 +36,7 @@ class Document:
 
 
 def read_documents(text: str, where: str) -> list[Document]:
-    """Returns the documents in a YAML file. Omits empty documents.
+    """Returns the documents in a YAML file, except empty documents.
 
     Raises:
         SpecError: if the text is not YAML, repeats a key or has a recursive alias. The error
@@ -73,7 +74,7 @@ class _Loader(yaml.SafeLoader):
     """A YAML loader with the scalar types of YAML 1.2, as in CloudQuery.
 
     YAML 1.2 has no timestamps, no base-60 numbers (`22:22` is a string), and no octal numbers that
-    begin with a zero. Only true and false are booleans, so the country code `no` is a string.
+    start with a zero. Only true and false are booleans, so the country code `no` is a string.
     """
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - as PyYAML declares it
@@ -155,7 +156,7 @@ def _refuse_duplicates(node: yaml.MappingNode) -> None:
 
 
 def refuse_large_aliases(node: yaml.Node) -> None:
-    """Refuses aliases that contain themselves, or that expand a few bytes to millions of values.
+    """Rejects aliases that contain themselves, or that expand a few bytes to millions of values.
 
     Raises:
         yaml.MarkedYAMLError: if there is such an alias. The error contains its position.
@@ -190,7 +191,7 @@ def _not_yaml(error: yaml.MarkedYAMLError, where: str) -> SpecError:
     mark = error.problem_mark or error.context_mark
     place = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark else where
     problem, remedy = error.problem or "it cannot be parsed", "Correct the YAML there"
-    # Replaces those messages of PyYAML that quote a part of the file, which may contain a password.
+    # Replaces messages of PyYAML that quote a part of the file, because it may contain a password.
     if problem == _TAG_MISMATCH:
         remedy = "Remove the tag: values need no tags"
     elif "undefined alias" in problem or "alias" in (error.context or ""):

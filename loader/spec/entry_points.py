@@ -1,4 +1,4 @@
-"""Finds and imports the classes that installed packages provide in entry-point groups."""
+"""Finds and imports the classes that installed packages provide as entry points."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def list_plugins(group: str) -> dict[str, EntryPoint]:
     """Returns the entry points of a group, keyed by name.
 
     Raises:
-        SpecError: if two packages provide the same name. Without this error, the order of
-            installation would decide which package is imported and receives passwords.
+        SpecError: if two packages provide the same name. Otherwise the order of installation would
+            decide which package receives passwords.
     """
     plugins: dict[str, EntryPoint] = {}
     for entry in entry_points(group=group):
@@ -53,7 +53,7 @@ def load_plugin(entry: EntryPoint, base: type[Plugin], where: str) -> type[Plugi
 
 
 def explain_failure(entry: EntryPoint, error: Exception, where: str) -> SpecError:
-    """Returns the error for a plug-in that raised an exception. The error contains no secrets."""
+    """Returns the error for a plug-in that raised an exception, without secrets."""
     reason = redact_foreign(f"{type(error).__name__}: {error}")
     return _refuse(entry, f"cannot be loaded: {reason}", where)
 

@@ -1,8 +1,8 @@
 """Expands variables, files and references in a spec's values.
 
 The syntax is ``${VAR}``, ``${VAR:-default}``, ``${file:PATH}`` and ``@@plugins.<name>.<property>``;
-``$${`` is a literal ``${``. Values are expanded after the YAML is parsed. The contents of variables
-and files are never parsed, so a password may contain `#`, quotes or `${`.
+``$${`` is a literal ``${``. Values are expanded after the YAML is parsed, and the contents of
+variables and files are not parsed. So a password may contain `#`, quotes or `${`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _MAX_FILE = 1_000_000  # characters
 _VARIABLE = re.compile(r"(?P<name>[A-Za-z_]\w*)(?::-(?P<default>.*))?\Z", re.ASCII | re.DOTALL)
 _REFERENCE_START = re.compile(r"\$\$\{|\$\{|@@plugins\.")
 _BRACE = re.compile(r"\$\{|\}")
-# This pattern matches the text before a password, reversed. A search in the original text would try
-# the pattern at every character. `match` on the reversed text tries it at only one position.
+# Matches the reversed text before a password. In the reversed text, `match` tries the pattern at
+# only one position. In the original text, a search would try it at every character.
 _PASSWORD_FOLLOWS = re.compile(r":[^\s/@:]*//:")
 _PRECEDING_KEY = re.compile(r"[\"'{]?\s*=\s*([\w.-]+)")
 _MAX_KEY = 1_000
@@ -48,7 +48,7 @@ class Plugin:
     """A document to which ``@@plugins`` can refer.
 
     Attributes:
-        where: the file, the document's number and its name, for errors.
+        where: the file, and the document's number and name, for errors.
         kind: ``source`` or ``destination``.
         spec: the document's outer `spec`, before expansion.
     """
@@ -60,12 +60,12 @@ class Plugin:
 
 @dataclass
 class Expansion:
-    """Expands the values of one file. Collects all errors instead of stopping at the first one.
+    """Expands the values of one file. Collects all errors instead of stopping at the first error.
 
     Attributes:
         env: the environment variables.
         folder: the base of relative paths in ``${file:…}``.
-        redactor: receives the secrets that variables and files contain.
+        redactor: receives the secrets in variables and files.
         plugins: the documents of the spec, keyed by name.
         errors: the errors for values that cannot be expanded.
     """
@@ -80,10 +80,9 @@ class Expansion:
     _depth: int = field(default=0, init=False, repr=False)
 
     def expand(self, value: Any, where: str, keys: Sequence[str | int] = ()) -> Any:
-        """Returns a copy of the value in which all strings are expanded.
+        """Returns a copy of a YAML value in which all strings are expanded.
 
         Args:
-            value: a value from YAML.
             where: the document, for errors.
             keys: the keys that lead to `value`.
         """
@@ -250,7 +249,7 @@ class Expansion:
 
 @dataclass(frozen=True)
 class _Location:
-    """The location of a value, and the chain of references through which it was reached."""
+    """The location of a value, and the references that led to it."""
 
     where: str
     keys: tuple[str | int, ...]
@@ -268,7 +267,7 @@ class _Location:
 
 
 def list_names(value: Any, is_name: bool = False) -> Iterator[str]:
-    """Yields the names in an expanded document, such as those of users, hosts and tables."""
+    """Yields the names in an expanded document, such as the names of users, hosts and tables."""
     if isinstance(value, dict):
         for key, item in value.items():
             if is_name:

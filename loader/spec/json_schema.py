@@ -1,10 +1,10 @@
-"""Builds the JSON Schema of ``loader.yml``. Editors use it to complete and check keys.
+"""Builds the JSON Schema of ``loader.yml``, with which editors complete and check keys.
 
 The schema describes one YAML document. It is generated from the pydantic models that validate the
-spec. The descriptions come from the `Attributes` sections of the models' docstrings. The schema
-refuses the same unknown keys as the loader. It accepts every value that the loader accepts, except
-booleans in place of numbers and numbers in place of booleans. It also accepts some values that only
-the loader can refuse.
+spec, with descriptions from the `Attributes` sections of the models' docstrings. It accepts the
+same keys as the loader, and every value that the loader accepts, except booleans in place of
+numbers and numbers in place of booleans. It also accepts some values that only the loader can
+reject.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from loader.spec.redaction import is_secret_key
 # The YAML language server reads draft-07. Its support for later drafts is incomplete.
 DIALECT = "http://json-schema.org/draft-07/schema#"
 _VARIABLE = r"\$\{|@@plugins\."
-# The value of a variable is a string. Pydantic converts it to the option's type, so quoted values
-# are also valid.
+# The value of a variable is a string, which pydantic converts to the option's type. So quoted
+# values are also valid.
 _TEXTS = {
     "integer": r"^\s*[+-]?[0-9][0-9_]*(\.0*)?\s*$",
     "number": r"^\s*[+-]?[0-9._eE+-]+\s*$|[iI][nN][fF]|[nN][aA][nN]",
@@ -45,8 +45,8 @@ def build_schema(
     """Returns the JSON Schema of a document.
 
     Args:
-        connectors: maps the `path` of a source to the model of the connector's options. If the
-            model is None, all options are accepted.
+        connectors: maps the `path` of a source to the model of the connector's options. None
+            accepts all options.
         stores: maps the `path` of a destination for state to the model of its options.
     """
     destinations: dict[str, type[BaseModel] | None] = {"spark": LakeOptions, **stores}
@@ -111,7 +111,7 @@ class _Generator(GenerateJsonSchema):
 def describe_attributes(model: type[BaseModel]) -> dict[str, str]:
     """Returns the descriptions in the `Attributes` sections of a class and its base classes.
 
-    If several classes describe an attribute, the description of a base class comes first.
+    If several classes describe an attribute, the description in the base class comes first.
     """
     descriptions: dict[str, str] = {}
     for cls in reversed(model.__mro__):

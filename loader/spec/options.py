@@ -178,7 +178,7 @@ class ReconcileOptions(Strict):
 
     @property
     def share(self) -> float:
-        """The `budget` option, as a number above 0 and at most 1."""
+        """The `budget` option as a fraction, above 0 and at most 1."""
         return float(self.budget.rstrip("% ")) / 100
 
 
@@ -210,15 +210,12 @@ class ColumnSelection(Strict):
         return bool(_match_columns([name], self.exclude or ()))
 
     def check_names(self, names: Sequence[str], where: str, allows_wildcards: bool = False) -> None:
-        """Checks that each name and wildcard in `include` and `exclude` matches a column.
+        """Raises a TableError if a name or wildcard in `include` or `exclude` matches no column.
 
         Args:
             names: all columns of the table.
             where: the table, for messages.
             allows_wildcards: whether wildcards may match no column.
-
-        Raises:
-            TableError: if a name or wildcard matches no column.
         """
         for pattern in (*(self.include or ()), *(self.exclude or ())):
             if allows_wildcards and is_wildcard(pattern):
@@ -271,7 +268,7 @@ class ColumnSelection(Strict):
 
 
 def _match_columns(names: Sequence[str], patterns: Collection[str]) -> set[str]:
-    """Returns the names that a pattern matches. A pattern always matches a name that equals it."""
+    """Returns the names that a pattern matches or equals."""
     lowered = [pattern.lower() for pattern in patterns]
     return {
         name
@@ -303,9 +300,9 @@ class TableOptions(Strict):
             columns, the first one that exists in the table is used. If this option is not set, some
             connectors choose the column.
         primary_key: the columns of the key. The default is the key that the source declares.
-        initial_cursor: the cursor at which the first sync begins, inclusive. It is read as a
+        initial_cursor: the cursor at which the first sync starts, inclusive. It is read as a
             string, so it is never rounded.
-        lookback: how far below the stored cursor each sync begins to read.
+        lookback: how far below the stored cursor each sync starts to read.
         null_cursor: whether rows whose cursor is null are read. With `fail`, a table with such rows
             is refused.
         redelivered_rows: whether a row is appended even if it is identical to the newest row with
@@ -380,8 +377,8 @@ class TableOptions(Strict):
     def choose_cursor(self, columns: Collection[str]) -> str | None:
         """Returns the cursor field of a table with these columns; None if the table has none.
 
-        If the spec lists only one cursor field, it is returned even if the table does not have this
-        column. The caller then reports the error.
+        If the spec lists only one cursor field, it is returned even if the table lacks this column,
+        so that the caller reports an error.
         """
         names = self.cursor_field or ()
         existing = {column.lower() for column in columns}
@@ -427,7 +424,7 @@ def is_set_by_name(options: Mapping[str, TableOptions], table: str, option: str)
 
 
 def options_for(options: Mapping[str, T], table: str, default: T) -> T:
-    """Returns a table's options. The entry with its name overrides the entries with wildcards.
+    """Returns a table's options. The entry with the table's name overrides entries with wildcards.
 
     Later wildcards override earlier wildcards, option by option. Masks are merged column by column
     instead, because a missing mask would expose values. Names are case-insensitive.

@@ -210,7 +210,6 @@ class SourceSpec(_Plugin):
 
     @property
     def state_table(self) -> str:
-        """The name of the state table."""
         return self.backend_options.table_name
 
     @property

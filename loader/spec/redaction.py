@@ -1,11 +1,11 @@
 """Removes secrets from logs, errors and the ledger.
 
 Registered secrets are the values of secret keys, the user information in URLs, the contents of
-``${file:…}``, and the values that a connector declares as secret. Text in a position that usually
-contains a secret, such as after `password=`, is masked even if it is not registered.
+``${file:…}``, and the values that a connector declares as secret. Text that follows, for example,
+`password=` is masked even if it is not registered.
 
-A password may be a word that the loader's own messages contain, such as `loader` or `setup`. Such a
-password is masked only in text from other programs (:func:`redact_foreign`, :func:`excerpt`).
+A password may be a word in the loader's own messages, such as `loader` or `setup`. Such a password
+is masked only in text from other programs (:func:`redact_foreign`, :func:`excerpt`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from loader.spec.secret_forms import FormIndex, FormMatch, list_forms
 
 MASK = "***"
 _LOOKAHEAD = 1 << 16
-"""This number of characters after an excerpt is searched, because a secret may cross its end."""
+"""The number of characters after an excerpt to search, because a secret may cross its end."""
 
 _SECRET_KEY_WORDS = (
     r"(?:passwords?|passwd|pwd|passphrase|secrets?|token|credentials?|private[_.-]?key"
@@ -57,9 +57,9 @@ _QUOTED_FORMS = (
     re.compile(rf"{_KEY}(?:(?P<secret>\{{[^}}\s]*\}})|\{{[^}}\s]*)", re.IGNORECASE),
     re.compile(rf"{_ORACLE}(?:(?P<secret>[^\s/@]+/\"[^\"]*\")@|[^\s/@]+)", re.IGNORECASE),
 )
-# In each match, the group "secret" is masked. Some patterns also match text that only begins like a
-# secret; the group is then empty. Such a match makes the search skip this text. Otherwise the
-# search would restart at each of its characters, which could take minutes.
+# The group "secret" of each match is masked. Some patterns also match text that only starts like a
+# secret, with an empty group, so that the search skips this text. Otherwise the search would
+# restart at each of its characters, which could take minutes.
 _PATTERNS = (
     *_QUOTED_FORMS,
     # scheme://userinfo@host. The password may contain anything except white space and quotes.
@@ -87,15 +87,12 @@ _PATTERNS = (
 
 
 def is_secret_key(key: str) -> bool:
-    """Returns whether the name of a setting suggests a secret, as `s3.secret-access-key` does."""
+    """Returns whether the name of a setting suggests a secret, such as `s3.secret-access-key`."""
     return bool(_SECRET_KEY.match(key) or _AZURE_KEY.search(key))
 
 
 def java_regex(configured: str | None, keys: Iterable[str]) -> str:
-    """Returns the value of `spark.redaction.regex`.
-
-    The pattern combines the user's pattern, the loader's pattern and the given `keys`.
-    """
+    """Returns `spark.redaction.regex`: the user's pattern, the loader's pattern and `keys`."""
     exact = "|".join(re.escape(key) for key in sorted(keys))
     parts = [f"(?:{configured})"] if configured and configured != SPARK_REGEX else []
     return "|".join([*parts, SPARK_REGEX, *([f"^(?:{exact})$"] if exact else [])])
@@ -115,11 +112,11 @@ def url_secrets(text: str) -> Iterator[str]:
 
 
 def excerpt(text: str, longest: int) -> str:
-    """Returns the beginning of a text from another program, without secrets.
+    """Returns the start of a text from another program, without secrets.
 
-    Text from other programs must only be cut with this function, because it masks secrets before it
-    cuts the text. A later redaction would miss a secret that was cut in half. The function masks
-    the secrets of all redactors in the process, and text in positions that usually contain secrets.
+    Cut text from other programs only with this function. It masks secrets before it cuts the text,
+    because later redaction would miss a secret that was cut. It masks the secrets of all redactors
+    in the process, and text in the usual positions of secrets.
 
     Args:
         longest: the maximum number of characters of the text that are returned.
@@ -145,7 +142,7 @@ def _find_by_position(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _mask(text: str, spans: Iterable[tuple[int, int]], longest: int) -> str:
-    """Returns the beginning of a text in which each of the sorted spans is replaced by a mask."""
+    """Returns the start of a text in which each of the sorted spans is replaced by a mask."""
     # Overlapping spans become one mask, so that no part of a secret remains.
     pieces, end = [], 0
     for start, stop in spans:
@@ -158,7 +155,7 @@ def _mask(text: str, spans: Iterable[tuple[int, int]], longest: int) -> str:
 
 
 def _find_matches(text: str) -> Iterator[re.Match[str]]:
-    """Yields matches where secrets usually appear. Takes linear time."""
+    """Yields matches in the usual positions of secrets. Takes linear time."""
     quoted: set[int] = set()
     for pattern in _PATTERNS:
         for match in pattern.finditer(text):
@@ -193,10 +190,9 @@ class Redactor:
         """Registers secrets. Ignores secrets of fewer than three characters.
 
         Args:
-            values: the secrets. They are also found if they are encoded or escaped
-                (:func:`list_forms`).
-            whole_word: whether to mask the secrets only as whole words, which means that no letter,
-                digit or underscore may precede or follow them.
+            values: the secrets. Encoded or escaped forms are also found (:func:`list_forms`).
+            whole_word: whether to mask the secrets only if no letter, digit or underscore precedes
+                or follows them.
         """
         with self._lock:
             current = self._forms
@@ -215,10 +211,9 @@ class Redactor:
         self._names.update(names)
 
     def redact(self, text: str) -> str:
-        """Removes secrets from one of the loader's own messages.
+        """Removes secrets from one of the loader's messages.
 
-        Registered secrets, and text in usual positions of secrets, become ``***``. Registered names
-        and words that the loader's messages contain are not masked.
+        Does not mask registered names and words of the loader's messages.
         """
         spans = sorted({*self.find_registered(text, in_own_text=True), *_find_by_position(text)})
         return _mask(text, spans, len(text)) if spans else text

@@ -1,9 +1,9 @@
 """Finds secrets in text, even if they are escaped, encoded or wrapped over several lines.
 
-All escapes in the text are decoded repeatedly, until the text no longer changes. Secrets are
-decoded in the same way. An index finds all secrets in one pass over each decoded text, so the time
-hardly depends on the number of secrets. For base64, base32 and hexadecimal, the secrets are encoded
-instead, because the encoded characters depend on the preceding bytes.
+Escapes in the text and in the secrets are decoded repeatedly, until nothing changes. An index finds
+all secrets in one pass over each decoded text, so the time hardly depends on the number of secrets.
+For base64, base32 and hexadecimal, the secrets are encoded instead, because the encoded characters
+depend on the preceding bytes.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ _LOWER_CASE_TABLE = bytes.maketrans(
 
 
 class FormMatch(NamedTuple):
-    """The rules for matching one form of a secret.
+    """How to match one form of a secret.
 
     Attributes:
         is_word: whether the form matches only as a whole word.
-        is_coded: whether the form is base64 or base32. If so, the adjacent characters may contain
-            some bits of the secret.
+        is_coded: whether the form is base64 or base32, so that adjacent characters may contain bits
+            of the secret.
         is_folded: whether the search ignores the case, and treats colons and hyphens as spaces.
     """
 
@@ -71,7 +71,7 @@ class FormIndex:
     """An index that finds the forms of secrets in a text.
 
     Args:
-        forms: maps each form to its matching rules.
+        forms: the forms, and how to match each.
         names: registered names. Forms that equal a name are not masked in the loader's messages.
     """
 
@@ -85,16 +85,16 @@ class FormIndex:
         self.longest = _WIDEST * max(map(len, forms), default=0)
 
     def find(self, text: str, in_own_text: bool) -> Iterator[tuple[int, int]]:
-        """Yields the start and end of each secret. Of secrets with one start, yields the longest.
+        """Yields the start and end of each secret, and of the longest secret at the same start.
 
         Args:
-            in_own_text: whether the text is one of the loader's messages. If so, secrets that are
-                also words of the loader's messages are ignored. In other text, such secrets match
+            in_own_text: whether the text is one of the loader's messages. In such text, secrets
+                that are also words of the loader's messages are ignored. In other text, they match
                 only as whole words.
         """
         if not self._forms:
             return
-        # Each character is replaced by exactly one character, so positions stay the same.
+        # Each character is replaced by exactly one character, so positions do not change.
         folded = text.encode("ascii", "replace").translate(_LOWER_CASE_TABLE).decode()
         yield from self._matches(self._folded, folded, text, [], in_own_text)
         views: list[_View] = []
@@ -117,7 +117,7 @@ class FormIndex:
         """Searches the decoded text. Yields the start and end of each secret in the original text.
 
         Args:
-            views: the decodings that lead from `text` to `decoded`, the last one first.
+            views: the decodings from `text` to `decoded`, the last decoding first.
         """
         solid = _View(decoded, _SPACE, _remove)  # without white space
         last = -1
@@ -137,7 +137,7 @@ class FormIndex:
     def _find_blocks(self, text: str) -> Iterator[tuple[int, int]]:
         """Yields the start and end of each line of a secret that has several lines.
 
-        The lines of the secret must be contained in consecutive lines of the text.
+        Consecutive lines of the text must contain the lines of the secret.
         """
         blocks = [lines for lines in self._blocks if all(line in text for line in lines)]
         if not blocks:
@@ -198,11 +198,11 @@ class _View:
 
     @property
     def begins(self) -> list[int]:
-        """The start of the text, and the start of each replacement."""
+        """The start of the text, and of each replacement."""
         return self._replacement_positions[0]
 
     def list_replacements(self, start: int, stop: int) -> Iterator[tuple[int, str]]:
-        """Yields each replacement in a part of this text: its offset and its original text."""
+        """Yields the offset and the original text of each replacement in a part of this text."""
         begins, spans = self._replacement_positions
         for n in range(bisect_right(begins, start), len(begins)):
             if begins[n] >= stop:
@@ -211,10 +211,7 @@ class _View:
 
     @cached_property
     def _replacement_positions(self) -> tuple[list[int], list[tuple[int, int, int]]]:
-        """Returns the starts of all replacements, and a tuple for each replacement.
-
-        The tuple contains the replacement's end, and the start and end of the replaced text.
-        """
+        """Returns the start of each replacement, and tuples (end, replaced start, replaced end)."""
         begins, spans, shift = [0], [(0, 0, 0)], 0
         for match in self._pattern.finditer(self._parent):
             start, stop = match.span()
@@ -226,7 +223,7 @@ class _View:
         return begins, spans
 
     def map_to_parent(self, start: int, stop: int) -> tuple[int, int]:
-        """Returns the part of the original text that corresponds to a part of this text."""
+        """Maps a part of this text to the original text."""
         begins, spans = self._replacement_positions
         end, first, behind = spans[bisect_right(begins, start) - 1]
         start_in_parent = first if start < end else behind + start - end
@@ -284,7 +281,7 @@ def _remove(_: re.Match[str]) -> str:
 
 
 def _is_spaced(solid: _View, at: int, form: _Spaced, may_lack: bool) -> bool:
-    """Returns whether a part of a text has the same white space as a form. Ignores line breaks."""
+    """Returns whether a part of a text has the white space of a form, apart from line breaks."""
     count = 0
     for offset, space in solid.list_replacements(at, at + form.length):
         if offset in form.spaces:
@@ -300,7 +297,7 @@ def _is_word(text: str, start: int, stop: int) -> bool:
 
 
 def _widen(text: str, start: int, stop: int) -> tuple[int, int]:
-    """Extends a match by the adjacent base64 characters, which may contain bits of the secret."""
+    """Extends a match by adjacent base64 characters, which may contain bits of the secret."""
     if start and (text[start - 1].isalnum() or text[start - 1] in "+/-_"):
         start -= 1
     while stop < len(text) and text[stop] == "=":
@@ -313,7 +310,7 @@ def _widen(text: str, start: int, stop: int) -> tuple[int, int]:
 def list_forms(value: str, is_word: bool = False) -> dict[str, FormMatch]:
     """Returns the forms in which a decoded text may contain a secret.
 
-    The forms are the secret, its decodings, and the base64, base32 and hexadecimal encodings of its
+    These are the secret, its decodings, and the base64, base32 and hexadecimal encodings of its
     UTF-8 and UTF-16 bytes. Each long line of the secret is also a form, because programs print
     private keys line by line.
     """
@@ -364,10 +361,10 @@ def _in_base(
 
 @lru_cache(maxsize=10_000)
 def is_own_word(form: str) -> bool:
-    """Returns whether the loader's messages may contain a form by chance, as with `loader`.
+    """Returns whether the loader's messages may contain a form by chance, such as `loader`.
 
-    Returns True if the loader's source code contains the form, which may also be a part of a word,
-    such as `ost`. The source code is very unlikely to contain a secure password.
+    This is the case if the loader's source code contains the form, also as a part of a word, such
+    as `ost`. It hardly ever contains a secure password.
     """
     text, words, parts = _read_own_text()
     longest = max(re.findall(r"\w+", form), key=len, default="")

@@ -1,6 +1,6 @@
 """Parses the Ed25519 keys that sign and verify receipts.
 
-The package `cryptography` is an optional dependency, so it is imported only if a key is used.
+The package `cryptography` is optional, so it is imported only if a key is used.
 """
 
 from __future__ import annotations

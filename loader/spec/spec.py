@@ -76,7 +76,7 @@ class Spec(BaseModel):
     redactor: Redactor
 
     def same_as(self, other: Spec) -> bool:
-        """Returns whether two specs are equal. Their redactors are not compared."""
+        """Returns whether two specs are equal, except for their redactors."""
         return self.model_dump(exclude={"redactor"}) == other.model_dump(exclude={"redactor"})
 
     def source(self, name: str) -> SourceSpec:
@@ -141,7 +141,7 @@ def load_spec(
 
     Raises:
         SpecError: if the file cannot be read, is not YAML, or has mistakes. The error lists the
-            document and key of each mistake. It contains no secrets.
+            document and key of each mistake, and contains no secrets.
     """
     path = Path(path)
     try:
@@ -169,8 +169,8 @@ def build_spec(
     """Validates a spec that is built in code.
 
     Args:
-        documents: the documents of a spec, each as a mapping with `kind` and `spec`. ``${VAR}`` and
-            ``@@plugins`` are expanded as in a file.
+        documents: mappings with `kind` and `spec`. ``${VAR}`` and ``@@plugins`` are expanded as in
+            a file.
         folder: the folder of the dbt project. Relative paths are resolved against it.
         env: the variables for ``${VAR}``. The default is the process's environment.
 
@@ -215,8 +215,8 @@ def _load(
 
     expansion.plugins = {
         name: Plugin(_where(path, document), document.value["kind"], document.value["spec"])
-        # Destinations come last. So if a source and a destination have the same name, references
-        # refer to the destination.
+        # Destinations come last. So a name of both a source and a destination refers to the
+        # destination.
         for kind in _KINDS
         for document in documents
         if _kind(document) == kind and isinstance(name := expand_name(document), str)
@@ -262,7 +262,7 @@ def _validate(
         *check_unique_names(destinations),
         *check_former_names(sources),
     ]
-    # These lists lack documents with errors, so references are checked only if there are none.
+    # These lists lack documents with errors, so references are checked only if there are no errors.
     if not errors and (sources or needs_source):
         errors = check_references(sources, destinations, str(path))
     if errors:
@@ -323,7 +323,7 @@ def _model(document: Document) -> type[SourceSpec] | type[DestinationSpec]:
 
 
 def _outer_errors(document: Document, where: str) -> list[SpecError]:
-    """Returns the errors in the top-level keys of a document. Does not check the keys of `spec`."""
+    """Returns the errors in the top-level keys of a document."""
     value = document.value
     if not isinstance(value, dict):
         return [
@@ -372,13 +372,13 @@ def _list_secrets(value: Any, is_secret: bool = False) -> Iterator[str]:
 
 
 def suggest_name(name: str, known: Iterable[str]) -> str:
-    """Returns the remedy for an unknown name. It suggests a similar name or lists all names."""
+    """Returns the remedy for an unknown name: a similar name, or all names."""
     known = list(known)
     return did_you_mean(name, known) or f"Existing names: {', '.join(known) or 'none'}"
 
 
 def check_unique_names(plugins: Iterable[SourceSpec | DestinationSpec]) -> list[SpecError]:
-    """Returns an error for each document whose name an earlier document already has."""
+    """Returns an error for each document that has the name of an earlier document."""
     seen: dict[str, str] = {}
     errors = []
     for plugin in plugins:

@@ -34,7 +34,7 @@ _TYPES = {
 
 
 class OptionError(ValueError):
-    """An error with a remedy. The validators of models of options raise it."""
+    """An error with a remedy, for validators of option models to raise."""
 
     def __init__(self, what: str, remedy: str) -> None:
         super().__init__(what)
@@ -44,7 +44,7 @@ class OptionError(ValueError):
 def validate_options(
     model: type[Model], value: Mapping[str, Any], where: str, redactor: Redactor
 ) -> Model:
-    """Validates `value` as `model`. Reports all mistakes in one error.
+    """Validates a value, and reports all mistakes in one error.
 
     Args:
         model: the pydantic model, which may belong to a connector.
@@ -53,7 +53,8 @@ def validate_options(
         redactor: removes secrets from the error.
 
     Raises:
-        SpecError: if there are mistakes. The error states key, problem and remedy of each.
+        SpecError: if there are mistakes. The error states the key, problem and remedy of each
+            mistake.
     """
     errors = validation_errors(model, value, where, redactor)
     if isinstance(errors, model):
@@ -71,9 +72,9 @@ def validation_errors(
     except ValidationError as error:
         details = error.errors(include_url=False)
         errors = [_build_error(each, model, value, where, redactor) for each in details]
-        # For a union, pydantic reports one error for each member. Only the first one is used. If a
-        # required key is misspelt, pydantic reports it both as unknown and as missing. The error
-        # for the missing key is dropped.
+        # For a union, pydantic reports one error for each member. Only the first error is used.
+        # Pydantic reports a misspelt required key both as unknown and as missing. Only the first of
+        # these is kept.
         misspelt = {each.where.rpartition(".")[0] + each.remedy for each in errors if each.remedy}
         first: dict[str, SpecError] = {}
         for each in errors:
@@ -136,7 +137,7 @@ def _explain(
 
 
 def _find_other_level(model: type[BaseModel], keys: tuple[str | int, ...]) -> str:
-    """Returns the remedy if a key is only valid at a deeper level; else ""."""
+    """Returns the remedy for a key that is only valid at a deeper level, or ""."""
     *above, key = keys
     if key == "table_options":
         return "Move it into the inner `spec`, which has the connector's options"
@@ -152,7 +153,7 @@ def _literals(context: Mapping[str, Any]) -> list[str]:
 
 
 def _format_value(value: Any) -> str:
-    """Formats a short scalar. Returns an empty string for values that are too long or nested."""
+    """Formats a short scalar. Returns "" for other values."""
     if value is None:
         return "empty"
     if isinstance(value, bool):
@@ -163,7 +164,7 @@ def _format_value(value: Any) -> str:
 
 
 def _find_keys(loc: Iterable[str | int], value: Any, *, absent_last: bool) -> tuple[str | int, ...]:
-    """Returns the keys in the location of a pydantic error. Omits the names of validators.
+    """Returns the keys in the location of a pydantic error, without the names of validators.
 
     Args:
         absent_last: whether the last part of the location is a key that `value` does not contain.
@@ -182,7 +183,7 @@ def _find_keys(loc: Iterable[str | int], value: Any, *, absent_last: bool) -> tu
 
 
 def list_known_keys(model: type[BaseModel], keys: Iterable[str | int]) -> list[str]:
-    """Returns the keys that `model` accepts at the path `keys`, as they are written in a spec."""
+    """Returns the keys that `model` accepts at a path, as written in a spec."""
     types: list[Any] = [model]
     for key in keys:
         types = [inner for each in types for inner in _list_types_below(each, key)]
@@ -207,7 +208,7 @@ def _list_types_below(annotation: Any, key: str | int) -> list[Any]:
 
 
 def _members(annotation: Any) -> list[Any]:
-    """Returns the members of a union, or only the type itself if it is not a union."""
+    """Returns the members of a union, or a list of only the type if it is not a union."""
     if get_origin(annotation) is Annotated:
         return _members(get_args(annotation)[0])
     arguments = get_args(annotation)
