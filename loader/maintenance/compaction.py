@@ -1,10 +1,8 @@
-"""Removes superseded versions and old Iceberg snapshots, and merges small files.
+"""Removes old versions and Iceberg snapshots, and merges small files (``loader compact``).
 
-This is the work of ``loader compact``.
 The steps for each table are: remove, rewrite, expire. Each step consists of atomic commits, so a
-killed compaction leaves every table in a consistent state. Compaction locks a raw table in the same
-way as a sync does. It locks state and ledger in the same way as an append does. Therefore a loader
-may run concurrently.
+killed compaction leaves every table in a consistent state. Compaction uses the same locks as a sync
+and an append, so a loader may run concurrently.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ from loader.rows.version_order import BATCH, SEQUENCE, quote_name
 from loader.spark.spark_version import can_rewrite_position_deletes
 
 MIN_SNAPSHOT_AGE = dt.timedelta(hours=1)
-"""Younger snapshots of state and ledger are not expired, because a loader may be reading them."""
+"""Younger snapshots of state and ledger do not expire, because a loader may be reading them."""
 
 _MIN_FILES = 5
 """The minimum number of small data files or manifests that justifies a rewrite."""
@@ -62,7 +60,7 @@ class Raw:
         table: the table's name in the lake.
         name: ``source.table``.
         key: the primary key; empty if there is none.
-        cursor: the cursor column; None if there is none.
+        cursor: the cursor column, or None.
         known: whether key and cursor are known from the source's description of the table.
         why: the reason why key and cursor are unknown.
     """
@@ -81,8 +79,8 @@ class Upkeep:
 
     Attributes:
         keep: the versions to keep; None keeps all versions.
-        expire_days: the minimum age, in days, of the Iceberg snapshots to expire.
-        now: the current time. Days are counted back from it.
+        expire_days: the minimum age of the Iceberg snapshots to expire, in days.
+        now: the current time, from which days are counted back.
         dry_run: whether to report the effects of a compaction without changing tables.
     """
 
@@ -94,8 +92,8 @@ class Upkeep:
     def before_ms(self, min_age: dt.timedelta = dt.timedelta()) -> int:
         """Returns the time before which snapshots expire, in milliseconds since 1970.
 
-        The days are counted back from the current time. If `expire_days` is 0, even the files that
-        this compaction has just replaced are deleted.
+        The days are counted back from the actual time. So if `expire_days` is 0, even the files
+        that this compaction has just replaced are deleted.
         """
         age = max(dt.timedelta(days=self.expire_days), min_age)
         return int((now() - age).timestamp() * 1000)
@@ -109,7 +107,7 @@ class CompactionResult:
         removed: the number of removed rows.
         expired: the number of expired Iceberg snapshots.
         note: the reason why no more rows were removed, and the number of files that killed runs
-            left behind.
+            left.
     """
 
     table: str
@@ -126,7 +124,7 @@ def compact_raw(
     """Compacts a raw table. Locks the table, so that no sync runs concurrently.
 
     Args:
-        dependents: a function that lists the tables that are built from raw tables.
+        dependents: lists the tables that are built from raw tables.
 
     Raises:
         LockedError: if a run has locked the table; :func:`loader.lake.locks.retry_locked_tables`
@@ -198,26 +196,25 @@ def _set_missing_properties(lake: Lake, table: str, wanted: Mapping[str, str]) -
 
 
 def _read_version(lake: Lake, table: str) -> str:
-    """Returns the location of a table's current metadata file. Every commit changes it."""
+    """Returns the location of a table's current metadata file, which every commit changes."""
     return str(lake.handle(table).operations().current().metadataFileLocation())
 
 
 def _delete_orphans(
     lake: Lake, table: str, version: str, before: TableStats
 ) -> tuple[TableStats, str]:
-    """Deletes the files that killed runs left behind. Returns the table's new size and a note.
+    """Deletes the files that killed runs left. Returns the table's new size and a note.
 
     Args:
         version: the table's version at the start of compaction. If it has not changed since, the
-            table is not measured a second time.
+            table is not measured again.
         before: the table's size at the start of compaction.
     """
     stats = before if _read_version(lake, table) == version else measure_table(lake, table)
     try:
         deleted = delete_orphan_files(lake, table, stats)
     except (Py4JError, PySparkException) as problem:
-        # This is only a warning, because the compaction itself is complete, and the next compaction
-        # tries again.
+        # Only a warning, because the compaction itself is complete, and the next one tries again.
         return stats, f"files of killed runs could not be deleted: {sentence(problem)}"
     after = measure_table(lake, table) if deleted else stats
     return after, describe_orphans(after.orphans, deleted)
@@ -230,8 +227,8 @@ def _join_notes(*notes: str) -> str:
 def rewrite_raw(lake: Lake, table: str) -> None:
     """Rewrites all batches except the newest into a few large files.
 
-    The new files do not contain the removed rows. The rows are sorted by batch and cursor, so a dbt
-    build reads few rows of old batches, and a sync reads few rows below its window's lower bound.
+    The new files omit the removed rows. Their rows are sorted by batch and cursor, so a dbt build
+    reads few rows of old batches, and a sync reads few rows below its window.
     """
     newest = newest_commit(lake, table)
     if newest.batch < 2:
@@ -244,7 +241,7 @@ def rewrite_raw(lake: Lake, table: str) -> None:
 
 
 def rewrite(lake: Lake, table: str, order: str = "", where: str = "") -> None:
-    """Merges small files. Writes nothing if there are only a few files.
+    """Merges small files, unless there are only a few files.
 
     Args:
         order: the columns to sort by.
@@ -267,7 +264,7 @@ def rewrite(lake: Lake, table: str, order: str = "", where: str = "") -> None:
 
 
 def _read_file_totals(lake: Lake, table: str) -> tuple[int, int, int]:
-    """Returns how many data files, delete files and bytes the current snapshot has."""
+    """Returns the numbers of data files, delete files and bytes of the current snapshot."""
     current = lake.handle(table).currentSnapshot()
     summary = current.summary() if current is not None else {}
     keys = ("total-data-files", "total-delete-files", "total-files-size")
@@ -278,10 +275,10 @@ def _read_file_totals(lake: Lake, table: str) -> tuple[int, int, int]:
 def _find_and_count(
     lake: Lake, raw: Raw, upkeep: Upkeep, dependents: Callable[[], Sequence[Dependent]]
 ) -> tuple[SupersededVersions, int]:
-    """Returns the rows to remove, and how many there are.
+    """Returns the rows to remove and their number.
 
-    Counting takes time, and a model may be built concurrently. Therefore the list of models is read
-    again after counting. If it has changed, the rows are counted again.
+    A model may be built during the count, so the list of models is read again afterwards. If it has
+    changed, the rows are counted again.
     """
     superseded = _find_superseded(lake, raw, upkeep, dependents)
     while superseded.sql is not None:

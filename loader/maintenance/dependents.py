@@ -1,8 +1,8 @@
 """Finds the tables that dbt models build from raw tables, and the batches that they have merged.
 
 The materializations of the dbt package store these facts as JSON in the table property
-``strandline.watermark``. The property contains the kind of table, the newest merged batch of each
-raw table, the key and the cursor (`macros/materializations/_watermark.sql`).
+``strandline.watermark``: the kind of table, the newest merged batch of each raw table, the key and
+the cursor (`macros/materializations/_watermark.sql`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from loader.rows.version_order import quote_name
 WATERMARK = "strandline.watermark"
 HISTORY = "history"
 UNION = "_cq_table"
-"""The column that names a row's raw table. Models that read several raw tables have it."""
+"""The column that names a row's raw table, in models that read several raw tables."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Dependent:
 
     Attributes:
         name: ``schema.table``.
-        history: whether the table shows all versions. If it does, a full rebuild of the table needs
-            all versions in the raw table.
+        history: whether the table shows all versions, so that a full rebuild needs them in the raw
+            table.
         raw: the raw tables that the model reads, as ``schema.table`` in lower case.
         batches: maps each raw table to the newest batch that is known to be merged.
         key: the key columns of the model, without :data:`UNION`.
@@ -53,17 +53,13 @@ class Dependent:
         return raw.lower() in self.raw
 
     def find_merged_batch(self, raw: str) -> int:
-        """Returns a raw table's newest batch that is known to be merged; 0 if there is none.
-
-        Args:
-            raw: ``schema.table``.
-        """
+        """Returns the newest known merged batch of a raw table (``schema.table``), or 0."""
         return self.batches.get(raw.lower(), 0)
 
     def agrees(self, key: tuple[str, ...], cursor: str | None) -> bool:
         """Returns whether the model needs only the newest versions of each `key`, by `cursor`.
 
-        A latest table may use a subset of the key columns. The newest version of such a shorter key
+        A latest table may use a subset of the key columns: the newest version of such a shorter key
         is also the newest version of a full key. A history must use the same key, because
         compaction removes versions that equal the previous version of the key.
         """
@@ -74,7 +70,7 @@ class Dependent:
 
 
 class UnreadableTableError(TableError):
-    """Raised for a table that cannot be read, because it may be a latest table or a history."""
+    """Raised for an unreadable table, because it may be a latest table or a history."""
 
 
 def find_dependents(lake: Lake, excluded: Collection[str] = ()) -> list[Dependent]:
@@ -105,7 +101,7 @@ def _list_namespaces(lake: Lake, parent: str) -> Iterator[str]:
 
 
 def _read_dependent(lake: Lake, namespace: str, schema: str, table: str) -> Dependent | None:
-    """Reads a table's description. Returns None if no model of the dbt package builds the table."""
+    """Reads a table's watermark. Returns None if no model of the dbt package builds the table."""
     name, qualified = f"{schema}.{table}", f"{namespace}.{quote_name(table)}"
     try:
         listed = lake.spark.sql(f"show tblproperties {qualified}").collect()
@@ -134,8 +130,7 @@ def _read_dependent(lake: Lake, namespace: str, schema: str, table: str) -> Depe
 def _read_merged_batches(lake: Lake, qualified: str, watermark: dict[str, Any]) -> dict[str, int]:
     """Returns the newest merged batch of each raw table.
 
-    Reads the batches from the watermark. If the table has changed since the watermark was written,
-    reads them from the table's rows.
+    Reads the table's rows if the table has changed since the watermark was written.
     """
     stored = {str(table["name"]).lower(): int(table["batch"]) for table in watermark["tables"]}
     refs = lake.spark.sql(

@@ -1,8 +1,8 @@
 """Rebuilds state and ledger from the commits of raw tables (``loader state rebuild``).
 
-The commits are the source of truth. State and ledger are indexes of the commits. Attempts that
-appended nothing and cursors that a user has set exist only in these indexes, so they cannot be
-restored. Damaged indexes are first moved to a quarantine folder.
+The commits are the source of truth; state and ledger are indexes of them. Attempts that appended
+nothing and cursors that a user set exist only in these indexes, so they cannot be restored. Damaged
+indexes are first moved to a quarantine folder.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class RebuildResult:
 def find_source_tables(
     stores: Stores, names: Collection[str]
 ) -> tuple[list[str], dict[str, Exception]]:
-    """Returns the raw tables that are loaded from a source, and an error for each unreadable table.
+    """Returns the raw tables of a source, and an error for each unreadable table.
 
     Args:
         names: the current and former names of the source.
@@ -74,7 +74,7 @@ def list_source_commits(
     """Returns the batches of one source in a raw table, oldest first.
 
     If compaction has removed all rows of a batch from a shared table, the batch's source is
-    unknown. The batch is then assumed to have the same source as the next batch.
+    unknown. The batch is then assumed to have the source of the next batch.
 
     Args:
         known: those batches of the source that are in the ledger. If their commits have expired,
@@ -101,9 +101,9 @@ def rebuild_table(
     warn: Callable[[str], None],
     known: Collection[int] = (),
 ) -> RebuildResult:
-    """Adds rows that are missing from state and ledger. Takes them from the commits.
+    """Adds missing rows to state and ledger, from the commits. A second call adds nothing.
 
-    The caller must have locked the table. A second call adds nothing.
+    The caller must have locked the table.
 
     Args:
         names: the source's current name, followed by its former names.
@@ -136,7 +136,7 @@ def rebuild_table(
 def _add_states(
     key: str, commits: Sequence[Commit], stores: Stores, warn: Callable[[str], None]
 ) -> int:
-    """Adds the missing state rows. Returns the number of added rows."""
+    """Adds the missing state rows. Returns their number."""
     backend = stores.state
     head = commits[-1]
     if head.state is None:
@@ -161,10 +161,9 @@ def _add_states(
 
 
 def _is_current(row: StateRow, committed: TableState) -> bool:
-    """Returns whether a stored state matches the committed state. Ignores the checkpoint.
+    """Returns whether a stored state matches the committed state, except for its checkpoint.
 
-    A sync that finds no new rows makes no commit, but it may store a new checkpoint, such as a log
-    position.
+    A sync without new rows makes no commit, but may store a new checkpoint, such as a log position.
     """
     try:
         stored = TableState.from_json(row.value, row.key)
@@ -182,7 +181,7 @@ def _add_state_without_cursor(
 ) -> int:
     """Adds a state without a cursor if necessary. Returns the number of added rows.
 
-    If the newest commit has expired, the cursor is unknown. A state without a cursor makes the next
+    The cursor is unknown if the newest commit has expired. A state without a cursor makes the next
     sync reread the whole table.
     """
     rows = stores.state.latest(key)
@@ -200,11 +199,10 @@ def _add_state_without_cursor(
 def _find_refresh(commits: Sequence[Commit]) -> int | None:
     """Returns the batch of the newest full refresh, or None if it is unknown.
 
-    Commits that have not expired contain their mode, so this function is needed only for batches
-    whose commits have expired. The state in the newest commit contains the generation of the newest
-    full refresh, and the result is the first batch of this generation. Returns None if even the
-    newest commit has expired. The highest generation is unsuitable, because it may have begun with
-    a repair. If it were used, `delete_stale` would hide valid rows.
+    Only needed for batches whose commits have expired, because commits contain their mode. The
+    newest commit's state contains the generation of the newest full refresh. The result is this
+    generation's first batch. The highest generation would be wrong: a repair may have started it,
+    and `delete_stale` would then hide valid rows.
     """
     head = commits[-1]
     if head.state is None:
@@ -247,7 +245,7 @@ def quarantine_table(lake: Lake, table: str) -> str | None:
     """Quarantines a table if its rows are unreadable. Returns a message, or None if it is intact.
 
     Raises:
-        TableError: if the table is damaged and cannot be moved, or if it is unreadable for another
+        TableError: if the table is damaged and cannot be moved, or is unreadable for another
             reason.
     """
     if not table.startswith(PREFIX):
@@ -296,7 +294,7 @@ def _move_folder(lake: Lake, table: str) -> str:
 
 
 def _unregister(lake: Lake, table: str) -> str:
-    """Removes the table from its catalog without reading it. (`drop table` would read it.)"""
+    """Removes the table from its catalog without reading it, as `drop table` would."""
     jvm: Any = lake.spark._jvm
     context: Any = lake.spark.sparkContext
     names = context._gateway.new_array(jvm.java.lang.String, 2)

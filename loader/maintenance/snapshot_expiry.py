@@ -1,9 +1,8 @@
 """Expires old Iceberg snapshots and deletes files that no snapshot refers to.
 
-State and ledger are recovered from the commit of the newest batch. However, as long as the commit's
-Iceberg snapshot exists, all files that were replaced since the commit are kept. Therefore the
-commit's metadata is copied to a table property (:func:`loader.lake.commits.keep_newest`), and the
-snapshot can expire.
+State and ledger are recovered from the commit of the newest batch. But the commit's Iceberg
+snapshot would keep all files that were replaced since. So the commit's metadata is copied to a
+table property (:func:`loader.lake.commits.keep_newest`), and the snapshot can expire.
 """
 
 from __future__ import annotations
@@ -23,11 +22,7 @@ _PER_COMMIT = 500  # snapshots
 
 @dataclass(frozen=True)
 class IcebergSnapshot:
-    """An Iceberg snapshot.
-
-    Attributes:
-        committed_ms: the commit time in milliseconds since 1970.
-    """
+    """An Iceberg snapshot. `committed_ms` is its commit time in milliseconds since 1970."""
 
     id: int
     parent: int | None
@@ -46,9 +41,8 @@ def select_expirable(
         main: the id of the current snapshot, which never expires.
         other_heads: the ids of the snapshots that tags and other branches refer to. These snapshots
             and their ancestors never expire.
-        before_ms: the time before which snapshots can expire, in milliseconds since 1970. Later
-            snapshots do not expire, because a recent staged snapshot may belong to a batch that is
-            still being loaded.
+        before_ms: the time before which snapshots can expire, in milliseconds since 1970. A later
+            snapshot may be the staged snapshot of a batch that is still being loaded.
     """
     by_id = {each.id: each for each in snapshots}
     kept_ids = {main}
@@ -62,7 +56,6 @@ def select_expirable(
 
 
 def list_expirable(lake: Lake, table: str, before_ms: int) -> list[int]:
-    """Returns the ids of a table's expirable snapshots, oldest first."""
     handle = lake.handle(table)
     snapshots = []
     for each in handle.snapshots():
@@ -82,10 +75,7 @@ def list_expirable(lake: Lake, table: str, before_ms: int) -> list[int]:
 
 
 def expire_snapshots(lake: Lake, table: str, before_ms: int) -> int:
-    """Expires snapshots and deletes the files that only they use.
-
-    Returns the number of expired snapshots.
-    """
+    """Expires snapshots and deletes the files that only they use. Returns their number."""
     ids = list_expirable(lake, table, before_ms)
     for first in range(0, len(ids), _PER_COMMIT):
         # With the time 0, Iceberg expires only the listed snapshots.
@@ -97,15 +87,11 @@ def expire_snapshots(lake: Lake, table: str, before_ms: int) -> int:
 
 
 ORPHAN_AGE = dt.timedelta(days=1)
-"""The minimum age of files to delete. It exceeds any difference between the machines' clocks."""
+"""The minimum age of files to delete. It exceeds any difference between machines' clocks."""
 
 
 def delete_orphan_files(lake: Lake, table: str, stats: TableStats) -> int:
-    """Deletes old files that killed runs left in a table's folder. Returns the number of files.
-
-    Args:
-        stats: the current size of the table.
-    """
+    """Deletes old files that killed runs left in a table's folder. Returns the number of files."""
     if not stats.orphans:
         return 0
     jvm: Any = lake.spark._jvm
@@ -116,12 +102,7 @@ def delete_orphan_files(lake: Lake, table: str, stats: TableStats) -> int:
 
 
 def describe_orphans(remaining: int, deleted: int) -> str:
-    """Returns a note about orphan files, or an empty string if there are none.
-
-    Args:
-        remaining: the number of files that still exist.
-        deleted: the number of deleted files.
-    """
+    """Returns a note about the remaining and the deleted orphan files, or "" if there are none."""
     parts = []
     if deleted:
         parts.append(f"{format_count(deleted, 'file')} of killed runs deleted")

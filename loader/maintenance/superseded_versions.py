@@ -1,15 +1,15 @@
 """Selects and removes superseded versions in a raw table for compaction.
 
-Compaction has a removal limit, which is a batch number. In the batches up to this limit, each key
-keeps only its newest version. Later batches are not changed. Therefore the latest table can still
-be computed as of the limit and as of every later batch. A dbt model that has merged the batches up
-to the limit still finds all later rows. The removal limit is
+Compaction has a removal limit, a batch number. In the batches up to this limit, only the newest
+version of each key is kept. So the latest table can still be computed as of the limit and as of
+every later batch, and a dbt model that has merged the batches up to the limit still finds all later
+rows. The removal limit is
 
 - lower than the newest batch, because state, commits and the next sync depend on the newest batch;
 - at most the newest batch that every latest table and history in the catalog has merged;
 - lower than the first batch of the days to keep.
 
-In the batches up to the limit, two other kinds of rows are also kept:
+Two other kinds of rows are also kept:
 
 - rows that the next sync may reread and rows without a cursor, because reread rows are compared
   with the raw table (:mod:`loader.rows.redelivery`);
@@ -18,10 +18,10 @@ In the batches up to the limit, two other kinds of rows are also kept:
 
 Two properties of the raw table record the removal: the limit (``strandline.compacted_to``) and the
 number of removed rows (``strandline.compacted``). `as_of` rejects batches before the limit. The
-properties allow the ``batches_complete`` test to account for every row in the ledger; the
-`removed_rows` macro reads them. Both are written before the rows are removed, and they contain the
-number of rows as ``removing``. If a run dies before it has removed the rows and updated the
-properties, the next compaction reads the table's history to find out whether the rows were removed.
+``batches_complete`` test uses the properties to account for every row in the ledger (macro
+`removed_rows`). Both properties are written before the rows are removed, with the number of rows as
+``removing``. If a run dies before it updates the properties, the next compaction reads the table's
+history to find out whether the rows were removed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Keep:
 
     Attributes:
         versions: the number of newest versions to keep.
-        days: the number of days for which all synced versions are kept in addition; None means 0.
+        days: the number of days for which all synced versions are also kept; None means 0.
     """
 
     versions: int = 1
@@ -68,8 +68,8 @@ class SupersededVersions:
 
     Attributes:
         batch: the removal limit; 0 if no rows can be removed.
-        sql: a query that returns ``_cq_batch`` and ``_cq_seq`` of these rows; None if no rows can
-            be removed.
+        sql: a query for the ``_cq_batch`` and ``_cq_seq`` of these rows; None if no rows can be
+            removed.
         note: the reason why nothing is removed, or what determines the limit. May be empty.
     """
 
@@ -91,7 +91,7 @@ def find_superseded(
 
     Args:
         key: the primary key; empty if there is none.
-        cursor: the cursor column; None if there is none.
+        cursor: the cursor column, or None.
         dependents: the latest tables and histories that are built from the raw table.
     """
     sources = tuple(sharers(lake.handle(table)))
@@ -124,10 +124,7 @@ def find_superseded(
 def explain_refusal(
     key: tuple[str, ...], cursor: str | None, dependents: Sequence[Dependent]
 ) -> str:
-    """Returns the reason why no version of a table can be removed.
-
-    Returns an empty string if versions can be removed.
-    """
+    """Returns the reason why no version of a table can be removed, or ""."""
     if not key:
         return "it has no primary key: its rows are not versions of each other"
     for each in dependents:
@@ -148,7 +145,7 @@ def build_superseded_sql(
     only_repeated: bool,
     excluded: Sequence[int] = (),
 ) -> str:
-    """Builds a query for the rows to remove. It returns each row's batch and position in the batch.
+    """Returns a query for the batch and sequence number of the rows to remove.
 
     Args:
         raw: the quoted name of the raw table.
@@ -200,7 +197,7 @@ def build_lowest_sql(texts: Sequence[str | None], data_type: str) -> str:
     """Returns an SQL expression for the lowest cursor, or for null if there are no cursors.
 
     Args:
-        texts: the cursors, as strings. None is ignored.
+        texts: the cursors. None is ignored.
         data_type: the type of the cursor column.
     """
     casts = [f"cast({text_literal(text)} as {data_type})" for text in texts if text is not None]
@@ -212,7 +209,7 @@ def build_lowest_sql(texts: Sequence[str | None], data_type: str) -> str:
 def _find_removal_limit(
     lake: Lake, table: str, keep: Keep, dependents: Sequence[Dependent], now: dt.datetime
 ) -> tuple[int, str]:
-    """Returns the removal limit and the reason for it. The limit is 0 if nothing can be removed."""
+    """Returns the removal limit (0 if nothing can be removed) and the reason for it."""
     name = lake.name(table)
     [head] = lake.spark.sql(f"select max({BATCH}) as batch from {name}").collect()
     batch, note = (head["batch"] or 0) - 1, "the newest batch is not changed"
@@ -236,8 +233,8 @@ def _find_removal_limit(
 def _find_lowest_cursor(lake: Lake, table: str, cursor: str, sources: Sequence[str]) -> str | None:
     """Returns an SQL expression for the lowest cursor that the next sync may reread.
 
-    This is the lower bound of the last sync, because the next sync does not begin at a lower
-    cursor. Returns None if the ledger has no sync that used this cursor column.
+    This is the lower bound of the last sync. Returns None if the ledger has no sync with this
+    cursor column.
 
     Args:
         sources: the sources that share the table. Each source has its own windows.
@@ -276,10 +273,10 @@ class RemovalAccount:
     Attributes:
         to: the batch up to which versions may be missing; 0 if no version is missing.
         rows: the number of removed rows.
-        removing: the number of rows that a compaction is about to remove; 0 once `rows` includes
+        removing: the number of rows that a compaction is about to remove; 0 after `rows` includes
             them.
         since: the id of the table's Iceberg snapshot before these rows are removed.
-        was: the previous value of `to`. It is restored if the removal fails.
+        was: the previous value of `to`, which is restored if the removal fails.
     """
 
     to: int = 0
@@ -293,7 +290,7 @@ class RemovalAccount:
         """Parses the properties of a raw table.
 
         Raises:
-            ValueError, KeyError, TypeError: if the properties are not in the loader's format.
+            ValueError, KeyError, TypeError: if the loader did not write the properties.
         """
         text = properties.get(COMPACTED)
         if not text:
@@ -303,7 +300,6 @@ class RemovalAccount:
         return cls(values["to"], values["rows"], removing, values.get("since"), values.get("was"))
 
     def properties(self) -> dict[str, str]:
-        """Formats the account as table properties."""
         values: dict[str, Any] = {"rows": self.rows, "to": self.to}
         if self.removing:
             values |= {"removing": self.removing, "since": self.since, "was": self.was}
@@ -311,7 +307,6 @@ class RemovalAccount:
 
 
 def count_rows(lake: Lake, superseded: SupersededVersions) -> int:
-    """Counts the rows to remove."""
     if superseded.sql is None:
         return 0
     [row] = lake.spark.sql(f"select count(*) as n from ({superseded.sql}) as superseded").collect()
@@ -333,10 +328,10 @@ def remove_superseded(lake: Lake, table: str, superseded: SupersededVersions, ro
     if not rows:
         return 0
     to = max(before.to, superseded.batch)
-    # The id is stored as a string, because it may have more digits than JSON parsers preserve.
+    # Stored as a string, because JSON parsers may round so long a number.
     current = str(lake.handle(table).currentSnapshot().snapshotId())
-    # With merge-on-read, each file is written only once: by the subsequent rewrite, which sorts the
-    # rows and omits the removed ones. With copy-on-write, the files would be written twice.
+    # With merge-on-read, only the subsequent rewrite writes each file. It sorts the rows and omits
+    # the removed rows. Copy-on-write would write the files twice.
     can_merge_on_read = can_rewrite_position_deletes(lake.frame(table).schema)
     mode = {"write.delete.mode": "merge-on-read" if can_merge_on_read else "copy-on-write"}
     planned = RemovalAccount(to, before.rows, rows, current, before.to)
@@ -347,8 +342,8 @@ def remove_superseded(lake: Lake, table: str, superseded: SupersededVersions, ro
             f"and ({BATCH}, {SEQUENCE}) in ({superseded.sql})"
         )
     except Exception:
-        # Usually no row was removed. But the commit may have succeeded even though its response was
-        # lost. If the table is unreachable, the next compaction closes the account.
+        # Usually no row was removed, but the commit may have succeeded without a response. If the
+        # table is unreachable, the next compaction closes the account.
         with suppress(Exception):
             close_account(lake, table)
         raise
@@ -357,7 +352,7 @@ def remove_superseded(lake: Lake, table: str, superseded: SupersededVersions, ro
 
 
 def close_account(lake: Lake, table: str) -> RemovalAccount:
-    """Returns the account of removed rows. Completes it first if a run died while removing rows."""
+    """Returns the account of removed rows. First completes it if a run died while removing rows."""
     handle = lake.handle(table)
     try:
         account = RemovalAccount.of(lake.properties(table))

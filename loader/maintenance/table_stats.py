@@ -1,4 +1,4 @@
-"""Measures the size of a table: of its current snapshot and of all its stored files."""
+"""Measures the size of a table's current snapshot and of all its stored files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TableStats:
             the size of all files in all snapshots.
         snapshots: the number of Iceberg snapshots.
         orphans: the number of files in the data folder that no snapshot refers to. A killed run
-            wrote them, or a run is still writing them.
+            left them, or a run is still writing them.
     """
 
     rows: int = 0
@@ -36,7 +36,7 @@ class TableStats:
 
 
 def measure_table(lake: Lake, table: str) -> TableStats:
-    """Measures a table. Uses only its metadata where possible."""
+    """Measures a table, from its metadata alone where possible."""
     handle = lake.handle(table)
     rows, files, size = _measure_current(lake, table, handle)
     snapshots = len(handle.snapshots())
@@ -57,8 +57,8 @@ def measure_table(lake: Lake, table: str) -> TableStats:
 def _measure_current(lake: Lake, table: str, handle: Any) -> tuple[int, int, int]:
     """Returns the rows, files and bytes of a table's current snapshot.
 
-    The numbers are read from the snapshot's summary if it contains totals. Some engines write none.
-    If there are delete files, the rows are counted.
+    Reads the totals in the snapshot's summary, which some engines do not write. Counts the rows if
+    there are delete files.
     """
     current = handle.currentSnapshot()
     if current is None:
@@ -85,10 +85,7 @@ def _measure_current(lake: Lake, table: str, handle: Any) -> tuple[int, int, int
 
 
 def _measure_folder(lake: Lake, table: str) -> tuple[int, int] | None:
-    """Returns the size in bytes and the number of files of a table's data folder.
-
-    Returns None if they cannot be determined.
-    """
+    """Returns the size in bytes and the number of files of a table's data folder, if known."""
     handle = lake.handle(table)
     if {"write.data.path", "write.object-storage.enabled"} & set(lake.properties(table)):
         return None  # the files are in another folder or share a folder with other tables
