@@ -1,6 +1,6 @@
 """Airflow 3: an operator that runs ``loader run``, and a task group with an asset for each table.
 
-The loader runs in a process of its own, so Airflow and Spark may be installed in two virtual
+The loader runs in a separate process, so Airflow and Spark may be installed in two virtual
 environments::
 
     from airflow.sdk import DAG
@@ -33,22 +33,21 @@ _OWN_KEYS = ("event", "at", "table")
 
 
 class LoaderRunOperator(BaseOperator):
-    """Syncs tables with ``loader run``, in one Spark.
+    """Syncs tables with ``loader run``, in one Spark session.
 
     The task succeeds if all tables were synced. Its outlets then have the results of their tables
-    as metadata. Without `outlets`, they are the assets of the tables in `select`.
+    as metadata. The default outlets are the assets of the tables in `select`.
 
-    If the loader reports only errors that need a change by a person, such as an invalid spec, the
-    task fails without a retry. If the task is stopped, the loader ends as it does on SIGTERM: it
-    publishes no further batch.
+    The task fails without a retry if each error needs a change by a person, such as a correction of
+    the spec. If the task is stopped, the loader publishes no further batch.
 
     Args:
         config: the path of loader.yml.
-        select: tables as `source.table`, or wildcards; empty means all.
+        select: tables as `source.table`, or wildcards; empty for all tables.
         arguments: further options of ``loader run``, such as `--build`. A template.
-        env: variables of the loader's process besides those of Airflow's. A template, so that it
+        env: environment variables for the loader, in addition to Airflow's. A template, so that it
             can refer to Airflow's connections.
-        executable: the ``loader`` of another virtual environment.
+        executable: the path of ``loader`` in another virtual environment.
 
     Example:
         >>> LoaderRunOperator(
@@ -98,7 +97,7 @@ class LoaderRunOperator(BaseOperator):
             for event in events
             if event["event"] == "table"
         }
-        # If the run failed for another reason than its tables, no table counts as synced.
+        # If the run failed, but none of its tables did, no table counts as synced.
         has_failed_table = any(map(_is_failed, results.values()))
         if results and (code == 0 or has_failed_table):
             context["ti"].xcom_push(RESULTS, results)
@@ -114,12 +113,12 @@ class LoaderRunOperator(BaseOperator):
         raise AirflowException(text)
 
     def on_kill(self) -> None:
-        """Stops the loader. It ends by itself within 20 seconds, even if this process is killed."""
+        """Stops the loader, which ends within 20 seconds, even if this process is killed."""
         if self._process is not None:
             self._process.terminate()
 
     def _run(self) -> tuple[list[dict[str, Any]], int]:
-        """Returns the loader's events and exit code. Logs its output."""
+        """Runs the loader and logs its output. Returns its events and exit code."""
         selected = [f"--select={name}" for name in self.select]
         command = [self.executable, "-c", self.config, "--log-format", "json", "run"]
         try:
@@ -169,11 +168,11 @@ class LoaderRunOperator(BaseOperator):
 
 
 class TableOperator(BaseOperator):
-    """Succeeds if a task has synced a table, and then emits the table's asset. Waits for nothing.
+    """Succeeds and emits a table's asset if another task has synced the table.
 
     Args:
         table: the table as `source.table`.
-        load_task_id: the task that runs :class:`LoaderRunOperator`.
+        load_task_id: the task of the :class:`LoaderRunOperator`.
     """
 
     ui_color = "#e8f4dc"
@@ -208,16 +207,15 @@ def build_task_group(
     group_id: str = "strandline",
     **load: Any,
 ) -> TaskGroup:
-    """Builds the task `load`, which syncs all tables in one Spark, and a task for each table.
+    """Builds a task for each table, and the task `load`, which syncs them in one Spark session.
 
-    Airflow emits assets only for tasks that succeed. So each table has a task, which reads the
-    table's result and starts no Spark: if a table fails, the assets of the other tables are
-    emitted.
+    Airflow emits assets only for tasks that succeed. The task of a table only reads the table's
+    result. So if a table fails, the assets of all other tables are still emitted.
 
     Args:
         config: the path of loader.yml.
-        tables: the tables as `source.table`; by default, those of the spec, if it uses no
-            wildcards. The DAG processor then reads the spec, and needs its variables.
+        tables: the tables as `source.table`. The default is the spec's tables, which requires a
+            spec without wildcards, and the spec's variables in the DAG processor.
         load: arguments of :class:`LoaderRunOperator` for the task `load`, such as `retries`.
 
     Raises:
@@ -252,7 +250,7 @@ def build_asset(table: str) -> Asset:
 
 
 def _read_event(line: str) -> dict[str, Any] | None:
-    """Returns the event of a line, or None for other output."""
+    """Parses an event. Returns None for other output."""
     try:
         event = json.loads(line)
     except ValueError:

@@ -1,7 +1,7 @@
 """Dagster: one asset for each raw table.
 
-An asset has the same key that dagster-dbt gives to the dbt source of this table. So latest tables
-are downstream of raw tables without further configuration::
+An asset has the same key as the table's dbt source in dagster-dbt. So latest tables are downstream
+of raw tables without further configuration::
 
     import dagster as dg
     from loader.schedulers.dagster import build_assets
@@ -10,8 +10,7 @@ are downstream of raw tables without further configuration::
     defs = dg.Definitions(assets=[raw, my_dbt_assets])
 """
 
-# This module does not import `annotations` from `__future__`, because Dagster evaluates the
-# annotations of steps.
+# No `from __future__ import annotations`, because Dagster evaluates the annotations of steps.
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -35,12 +34,12 @@ def build_assets(
     """Builds the assets of a spec. One Dagster step syncs all selected assets in one Spark session.
 
     The metadata of a materialization contain the batch, the row counts and the cursor. If a table
-    fails, the step fails after the other tables are materialized. `retry_policy` applies only if
-    at least one error is retryable. An invalid spec, for example, is not.
+    fails, the step fails after all other tables are materialized. `retry_policy` applies only if at
+    least one error is retryable. For example, an invalid spec is not retryable.
 
     Args:
         config: the path of loader.yml.
-        tables: the tables as `source.table`; by default, the spec's tables, if the spec uses no
+        tables: the tables as `source.table`. The default is the spec's tables, if the spec uses no
             wildcards.
         name: the name of the step.
 
@@ -85,7 +84,7 @@ def build_assets(
 
 
 def _build_key(table: str) -> dg.AssetKey:
-    """Returns the asset key of `source.table`, which contains the raw table's name in the lake."""
+    """Returns the asset key of `source.table`, which contains the raw table's name."""
     return dg.AssetKey(name_raw_table(table).split("."))
 
 
