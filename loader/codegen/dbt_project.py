@@ -55,10 +55,10 @@ class DbtProject:
 
     @classmethod
     def find(cls, spec_folder: Path, output: Path | None) -> DbtProject:
-        """Finds the project that contains `output`. If it is None, uses the one next to the spec.
+        """Finds the project that contains `output`, or the project next to the spec if it is None.
 
-        In this case, the output folder is the one that contains `codegen.json`, because users may
-        move it. If there is no such file, it is `strandline` in the project's first model folder.
+        The default output folder is the one that contains `codegen.json`, because users may move
+        it, or else `strandline` in the project's first model folder.
 
         Raises:
             SpecError: if there is no project, or its file cannot be read.
@@ -129,7 +129,7 @@ class DbtProject:
 
 
 def _list_declared_tables(file: Path) -> list[tuple[str, str]]:
-    """Returns the source tables that a properties file declares. Empty if it is not valid YAML."""
+    """Returns the source tables that a properties file declares; [] if it is not valid YAML."""
     text = _read_or_empty(file)
     if "sources" not in text:
         return []
@@ -145,7 +145,7 @@ def _list_declared_tables(file: Path) -> list[tuple[str, str]]:
 
 
 def entries(data: Any, key: str) -> list[dict[str, Any]]:
-    """Returns the mappings in the list under `key`. Ignores items that are not mappings."""
+    """Returns the mappings in the list under `key`. Ignores other items."""
     listed = data.get(key) if isinstance(data, dict) else None
     return (
         [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
@@ -153,7 +153,7 @@ def entries(data: Any, key: str) -> list[dict[str, Any]]:
 
 
 def _raw_schema(data: Mapping[str, Any]) -> str:
-    """Returns `strandline__raw_schema`. As in dbt, the most specific scope that sets it wins."""
+    """Returns `strandline__raw_schema` from the most specific scope that sets it, as in dbt."""
     variables = data.get("vars")
     scopes = [variables] if isinstance(variables, dict) else []
     for name in (data.get("name"), "strandline"):
@@ -192,12 +192,11 @@ def read(path: Path) -> str | None:
 def write_all(files: Mapping[Path, str]) -> None:
     """Writes new and existing files, and creates their folders.
 
-    First, temporary files are written next to the files, which detects a full disk or a missing
-    permission. Then the temporary files are renamed. If a rename fails, the earlier renames are
-    undone.
+    First writes temporary files next to the files, to detect a full disk or a missing permission.
+    Then renames them. If a rename fails, undoes the earlier renames.
 
     Raises:
-        SpecError: if a file is not writable. In this case, no file has changed.
+        SpecError: if a file is not writable. No file has then changed.
     """
     texts = {path.resolve(): text for path, text in files.items()}
     before = {path: read(path) for path in texts}

@@ -46,8 +46,8 @@ class File:
 
     Attributes:
         status: `written` (a new file), `updated`, `unchanged`, `kept` (only manual edits differ),
-            `left out` (the user has deleted it), or `moved` (the user has moved it to another
-            folder of the project).
+            `left out` (deleted by the user), or `moved` (to another folder of the project, by the
+            user).
         before: the current text; None if the file does not exist.
         text: the new text; None if the file should not exist.
         data: the data of a YAML file after the merge.
@@ -65,7 +65,7 @@ class File:
 
 
 def model_file(name: str, text: str, before: str | None, manifest: Manifest, moved: bool) -> File:
-    """Returns the file of a model. If it was edited manually, keeps the current text.
+    """Returns the file of a model. Keeps the current text if it was edited manually.
 
     Args:
         before: the current text of the file; None if the file does not exist.
@@ -97,12 +97,11 @@ def properties_file(
     """Returns a YAML file (`sources.yml`, `models.yml`). Merges new entries into the current text.
 
     Args:
-        base: the content that codegen wrote last.
+        base: the last content that codegen wrote.
         new: the content that codegen would write now.
         before: the current text of the file; None if the file does not exist.
         where: the file, for errors.
-        spaced: indents. In a new file, a list item whose dash has one of these indents is preceded
-            by a blank line.
+        spaced: the `spaced` of :func:`document`, for a new file.
 
     Raises:
         SpecError: if the text is not YAML, or does not have the structure of a properties file.
@@ -170,10 +169,10 @@ class Manifest:
     """The last output of codegen.
 
     Attributes:
-        data: maps the name of each YAML file to its data.
-        models: maps the file name of each model to a hash of the model's text.
-        names: maps ``<source>.<table>`` to two names: that of the source table in dbt, and the stem
-            of the names of its models.
+        data: the data of each YAML file, keyed by file name.
+        models: a hash of the text of each model, keyed by file name.
+        names: maps ``<source>.<table>`` to the name of the source table in dbt and the stem of the
+            names of its models.
     """
 
     data: Mapping[str, Any] = field(default_factory=dict)
@@ -197,7 +196,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: str | None, where: str) -> Manifest:
-        """Parses the text of `codegen.json`. The text is None if the file does not exist yet.
+        """Parses the text of `codegen.json`; None if the file does not exist yet.
 
         Raises:
             SpecError: if the text was edited, or if a newer loader wrote it.

@@ -25,8 +25,8 @@ SOURCES = "sources.yml"
 MODELS = "models.yml"
 
 _KINDS = (LATEST, HISTORY)
-# In a new file, each list item at one of these indents is preceded by a blank line. These items are
-# the sources and tables in one file, and the models in the other.
+# The indents of list items that a blank line precedes in a new file: sources and tables in one
+# file, and models in the other.
 _SPACED = {SOURCES: (2, 6), MODELS: (2,)}
 
 
@@ -52,7 +52,6 @@ class Generated:
     """The result of codegen.
 
     Attributes:
-        files: the generated files.
         notes: messages for the user, each with its table or file.
         manifest: the manifest for the next run.
     """
@@ -112,7 +111,6 @@ def generate(
 
 
 def match_patterns(table: Table, patterns: Sequence[str]) -> list[str]:
-    """Returns the patterns that match the table."""
     return sorted(match_selection(table.selectable, patterns))
 
 
@@ -146,7 +144,7 @@ def _schema(table: Table, folder: Folder) -> str:
 def _is_declared_here(
     one: NamedTable, folder: Folder, memory: Manifest, notes: list[tuple[str, str]]
 ) -> bool:
-    """Returns whether codegen should declare a table. False if another file declares it."""
+    """Returns whether codegen should declare a table, because no other file declares it."""
     table = one.table
     path = folder.elsewhere.tables.get((table.source, one.dbt_name))
     if path is None:
@@ -211,7 +209,7 @@ def _properties(
     folder: Folder,
     memory: Manifest,
 ) -> tuple[File | None, Mapping[str, Any]]:
-    """Returns a YAML file and its data for the manifest. The file is None if it would be empty."""
+    """Returns a YAML file (None if it would be empty) and its data for the manifest."""
     base = memory.data.get(name, {})
     merged = {key: carry_over(base.get(key, []), new, removed) for key, new in rendered.items()}
     new = {key: listed for key, listed in merged.items() if listed}

@@ -1,7 +1,7 @@
 """Merges codegen's last output, the current file and codegen's new output (a three-way merge).
 
-If a value still equals codegen's last output, the new output replaces it. If users have changed,
-added or deleted a value, their edit is kept. The merge works on data: mappings, lists and scalars.
+The new output replaces a value that equals codegen's last output. If users have changed, added or
+deleted a value, their edit is kept. The merge works on data: mappings, lists and scalars.
 Afterwards, :mod:`loader.codegen.yaml_text` edits the text of the file.
 """
 
@@ -14,14 +14,14 @@ from typing import Any
 
 Path = tuple[str, ...]
 
-# The keys of lists whose items have names. Such lists are merged item by item, and the order of
-# their items does not matter. All other lists, such as primary keys, are treated as one value.
+# The keys of lists whose items have names. Such lists are merged item by item, in any order. All
+# other lists, such as primary keys, are treated as one value.
 _NAMED = frozenset({"sources", "tables", "models", "columns"})
 _TESTS = frozenset({"data_tests", "tests"})
 
 
 class _Absent:
-    """Represents a missing value. None cannot represent it, because null is a valid value."""
+    """Represents a missing value, because None represents null, which is a valid value."""
 
     def __repr__(self) -> str:
         return "ABSENT"
@@ -32,7 +32,7 @@ ABSENT: Any = _Absent()
 
 @dataclass(frozen=True)
 class KeptEdit:
-    """A manual edit that was kept although codegen would now write another value.
+    """A manual edit that was kept, although codegen would now write another value.
 
     Attributes:
         path: the keys and names that lead to the value.
@@ -48,9 +48,8 @@ class ThreeWay:
     """A three-way merge. Collects the manual edits that it keeps.
 
     Args:
-        commented: a function that takes a path and a flag. It returns whether the file would lose a
-            comment if the value at the path were removed (flag is true) or replaced (flag is
-            false).
+        commented: returns whether the file would lose a comment if the value at a path were removed
+            (flag is true) or replaced (flag is false).
     """
 
     commented: Callable[[Path, bool], bool] = lambda path, removed: False
@@ -127,7 +126,7 @@ def is_keyed(path: Path) -> bool:
 def identities(path: Path, items: Sequence[Any]) -> list[str]:
     """Returns an identity for each item of the list at `path`: its name, or the test that it calls.
 
-    Repeated names are numbered. If an item has no name, its position is its identity.
+    Repeated names are numbered. The identity of an item without a name is its position.
     """
     get_name = _find_test_name if path[-1] in _TESTS else _name
     names = [get_name(item) or f"\0{position}" for position, item in enumerate(items)]
@@ -179,7 +178,7 @@ def _is_scalar(value: Any) -> bool:
 
 
 def _in_order(mine: Sequence[Any], new: Sequence[Any]) -> list[Any]:
-    """Returns `mine`, in which each new key is inserted after its predecessor in `new`."""
+    """Returns `mine`, and inserts each new key after its predecessor in `new`."""
     order = list(mine)
     position = 0
     for key in new:

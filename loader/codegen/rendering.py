@@ -36,7 +36,7 @@ class NamedTable:
     stem: str
 
     def model(self, kind: str) -> str:
-        """Returns the name of the table's model of this kind."""
+        """Returns the name of the table's latest or history model."""
         return f"{self.stem}_{kind}"
 
 
@@ -73,7 +73,6 @@ def models(latest: Iterable[NamedTable], history: Iterable[NamedTable]) -> dict[
 
 
 def sql(one: NamedTable, kind: str) -> str:
-    """Returns a model's SQL."""
     table = one.table
     config: dict[str, Any] = {"materialized": f"deduped_{kind}", "unique_key": list(table.key)}
     settings: dict[str, Any] = {}
@@ -113,8 +112,8 @@ def _source_table(one: NamedTable) -> dict[str, Any]:
     )
     keyless = "" if table.key else " It has no primary key, so it has no latest table."
     entry["description"] = as_text(about + keyless)
-    # This entry is written even if it is empty, because the tests of ledger and state check only
-    # tables that have it.
+    # Written even if it is empty, because the tests of ledger and state check only tables that have
+    # this entry.
     settings: dict[str, Any] = {}
     if table.key:
         settings["unique_key"] = [as_text(name) for name in table.key]
@@ -154,7 +153,7 @@ def _history(one: NamedTable, alone: bool) -> dict[str, Any]:
         f"Every version of each row of {table.full_name}, by {', '.join(table.key)}, with its "
         "period of validity."
     )
-    # Ties are a property of the raw table, so only one of the table's models needs to test them.
+    # Ties are a property of the raw table, so only one of the table's models tests them.
     tests = _latest_tests(table) if alone else ["strandline.matches_raw"]
     return _model(one, HISTORY, about, tests, _HISTORY_COLUMNS)
 
@@ -182,7 +181,7 @@ def as_text(text: str) -> str:
     """Escapes text from a source for YAML that dbt renders.
 
     Otherwise, Jinja would interpret braces, remove a trailing line break, and replace carriage
-    returns with line feeds.
+    returns.
     """
     return _NOT_AS_IT_IS.sub(lambda found: "{{ " + _quote(found[0]) + " }}", text)
 
@@ -202,8 +201,8 @@ def _jinja_value(value: Any) -> str:
         entries = (f"{_quote(name)}: {_jinja_value(each)}" for name, each in value.items())
         return f"{{{', '.join(entries)}}}"
     literal = _quote(str(value))
-    # dbt parses a plain literal without Jinja, so it would not resolve escapes. The concatenation
-    # turns the literal into an expression, which Jinja evaluates.
+    # dbt parses a plain literal without Jinja, so it would not resolve escapes. Jinja evaluates a
+    # concatenation.
     return f"{literal} ~ ''" if "\\" in literal else literal
 
 

@@ -29,7 +29,7 @@ OWN_COLUMNS = {
 
 @dataclass(frozen=True)
 class Column:
-    """A column. Its description and its mask may be empty."""
+    """A column. The description and the mask may be empty."""
 
     name: str
     type: str
@@ -48,7 +48,7 @@ class Table:
         schema: the namespace of the raw table.
         key: the primary key; empty if there is none.
         cursor: the cursor column; None for a full refresh without a cursor.
-        incremental: whether syncs read only changes. If not, they read all rows.
+        incremental: whether syncs read only changes instead of all rows.
         state_in_lake: whether the table's cursor is in a state table in the same schema. Tests of
             the state require this.
         description: the table's comment in the source.
@@ -77,7 +77,7 @@ class Table:
 
 
 def make_safe(name: str) -> str:
-    """Converts a name to lower-case letters, digits and underscores, for use as a model's name."""
+    """Converts a name to lower-case letters, digits and underscores, for a model's name."""
     folded = unicodedata.normalize("NFKD", name.casefold())
     letters = "".join(mark for mark in folded if not unicodedata.combining(mark))
     if re.fullmatch(r"[a-z0-9_]+", letters):
@@ -93,13 +93,13 @@ def is_plain(name: str) -> bool:
 def assign_names(proposals: Mapping[str, str], remembered: Mapping[str, str]) -> dict[str, str]:
     """Assigns a unique name to each item.
 
-    Existing names are kept. If several new items have the same proposed name, it goes to the item
-    whose exact name it is, or else to the first item in alphabetical order. For all other items, a
-    number is appended to the proposed name.
+    Existing names are kept. If several new items have the same proposed name, the item with exactly
+    this name gets it, or else the first item in alphabetical order. The names of all other items
+    get a number.
 
     Args:
         proposals: maps the exact name of each item to its proposed name.
-        remembered: the existing names, including those of items that are not selected.
+        remembered: the existing names, including the names of items that are not selected.
     """
     names = {exact: remembered[exact] for exact in proposals if exact in remembered}
     taken = {name.lower() for name in remembered.values()}
@@ -116,7 +116,7 @@ def assign_names(proposals: Mapping[str, str], remembered: Mapping[str, str]) ->
 
 @dataclass(frozen=True)
 class NotSynced:
-    """A table of the spec that has no raw table yet. Its models could not be built."""
+    """A table of the spec that has no raw table yet, so its models could not be built."""
 
     name: str
 
@@ -126,8 +126,8 @@ def describe_tables(
 ) -> Iterator[Table | NotSynced | LoaderError]:
     """Yields the selected tables, and an error for each table that could not be read.
 
-    A table that several sources share is yielded only once, for the first source. Its key begins
-    with the column that contains the source's name.
+    A table that several sources share is yielded only once, for the first source. The first column
+    of its key contains the source's name.
 
     Raises:
         SpecError: if a selection matches nothing.

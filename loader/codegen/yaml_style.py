@@ -12,7 +12,7 @@ _IN_LINE = frozenset({"unique_key", "warn_after", "error_after", "quoting"})
 
 
 class _Flow:
-    """A value to write in flow style, with brackets."""
+    """A value to write in flow style (in brackets)."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -26,7 +26,7 @@ class _Dumper(yaml.SafeDumper):
         return True
 
     def choose_scalar_style(self) -> Any:
-        # In single-quoted YAML, the single quotes of Jinja expressions would be doubled.
+        # Single-quoted YAML would double the single quotes of Jinja expressions.
         style = super().choose_scalar_style()
         return '"' if style == "'" else style
 
@@ -49,7 +49,7 @@ def _style(value: Any, key: Any = None) -> Any:
 
 
 def lines(value: Any) -> list[str]:
-    """Returns the lines of a value in block style. They start at column 0."""
+    """Returns the lines of a value in block style, from column 0."""
     return _dump(_style(value), flow=False).splitlines()
 
 
@@ -69,8 +69,8 @@ def document(value: Any, header: str, spaced: tuple[int, ...]) -> str:
 
     Args:
         header: comments at the top.
-        spaced: indents. A list item whose dash has one of these indents is preceded by a blank
-            line, unless it is the first item of its list.
+        spaced: indents of dashes. A blank line precedes each list item with one of these indents,
+            except the first item of a list.
     """
     output: list[str] = []
     for line in lines(value):

@@ -1,8 +1,8 @@
 """Edits the text of a YAML file so that it contains given data, with as few changes as possible.
 
 Comments, order, quotes, blank lines and anchors are preserved. The parser is the same as in dbt.
-Every result is parsed and compared with the given data. If it differs from the data, or if a
-comment would be lost, the edit is refused.
+Every result is parsed again. The edit is refused if the result differs from the data, or if a
+comment would be lost.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BLOCK_SCALARS = ("|", ">")
 
 
 def in_brackets(node: yaml.Node) -> bool:
-    """Returns whether a mapping or a list is in flow style, which means in brackets."""
+    """Returns whether a mapping or a list is in flow style (in brackets)."""
     return isinstance(node, yaml.CollectionNode) and bool(node.flow_style)
 
 
@@ -54,7 +54,7 @@ class Layout:
 
     @cached_property
     def comments(self) -> list[tuple[int, int]]:
-        """The start and end of each comment, in order. A # outside of scalars begins a comment."""
+        """The start and end of each comment, in order. A # outside of scalars starts a comment."""
         scalars = sorted(self._scalars(self.root))
         comments: list[tuple[int, int]] = []
         position = 0
@@ -70,19 +70,17 @@ class Layout:
         return comments
 
     def has_comment(self, start: int, end: int) -> bool:
-        """Returns whether a comment begins between two positions."""
+        """Returns whether a comment starts between two positions."""
         index = bisect.bisect_left(self.comments, (start, start))
         return index < len(self.comments) and self.comments[index][0] < end
 
     def entry(self, data: Any, path: Path) -> tuple[int, yaml.Node] | None:
         """Returns the start of the entry at a path, and the node of its value.
 
+        Returns None if the entry comes from an alias or a merged mapping.
+
         Args:
             data: the parsed data of the text.
-
-        Returns:
-            The start and the node, or None if the text does not contain the entry itself, because
-            it comes from an alias or a merged mapping.
         """
         node, start = self.root, 0
         for depth, name in enumerate(path):
@@ -104,7 +102,7 @@ class Layout:
         return (start, node) if node is not None else None
 
     def end(self, node: yaml.Node) -> int:
-        """Returns the end of a node's text. Excludes trailing white space and comments."""
+        """Returns the end of a node's text, without trailing white space and comments."""
         start, end = node.start_mark.index, int(node.end_mark.index)
         if isinstance(node, yaml.ScalarNode):
             if node.style in _BLOCK_SCALARS:
@@ -127,11 +125,9 @@ class Layout:
         return line + match.start(1) if match else None
 
     def column(self, position: int) -> int:
-        """Returns a position's offset from the start of its line."""
         return position - self.line_start(position)
 
     def line_start(self, position: int) -> int:
-        """Returns the start of a position's line."""
         return self.text.rfind("\n", 0, position) + 1
 
     def line_end(self, position: int) -> int:
@@ -141,7 +137,6 @@ class Layout:
         return end - 1 if end > position and self.text[end - 1] == "\r" else end
 
     def next_line(self, position: int) -> int:
-        """Returns the start of the line after a position's line."""
         end = self.text.find("\n", position)
         return len(self.text) if end < 0 else end + 1
 
@@ -150,8 +145,8 @@ class Layout:
             return []
         if isinstance(node, yaml.ScalarNode):
             start, end = node.start_mark.index, self.end(node)
-            # A comment may follow the | of a block scalar, so the scalar's text begins after the
-            # end of this line.
+            # A comment may follow the | of a block scalar, so the scalar's text starts after this
+            # line.
             return [(self.line_end(start) if node.style in _BLOCK_SCALARS else start, end)]
         if isinstance(node, yaml.MappingNode):
             parts = [part for pair in node.value for part in pair]
@@ -340,13 +335,13 @@ class Edits:
     def _remove(
         self, entries: list[tuple[yaml.Node, yaml.Node]], place: int, listed: bool = False
     ) -> None:
-        """Removes the lines of an entry in block style. Keeps the comments above the entry."""
+        """Removes the lines of an entry in block style, but not the comments above the entry."""
         first, last = entries[place]
         start = self._find_dash(first) if listed else first.start_mark.index
         if self._begins_line(start):
             line = self.layout.line_start(start)
             self._add_edit(line, self.layout.next_line(self.layout.end(last)), "")
-        # The first entry of a list item is on the line of the dash, so the next entry moves there.
+        # The first entry of a list item is on the line of the dash. The next entry moves there.
         elif place + 1 < len(entries) and not listed:
             self._add_edit(start, entries[place + 1][0].start_mark.index, "")
         else:
@@ -367,12 +362,12 @@ class Edits:
         return "".join(line + self.layout.newline for line in indented)
 
     def _join_after(self, written: list[str], column: int) -> str:
-        """Joins lines and indents all but the first, which starts at an indented position."""
+        """Joins lines and indents all lines except the first, which is already indented."""
         return self._format_block(written, column)[column:].removesuffix(self.layout.newline)
 
     def _add_edit(self, start: int, end: int, text: str, before: bool = False) -> None:
-        # If two insertions have the same position, the one after the previous entry comes before
-        # the one before the next entry.
+        # At the same position, an insertion after the previous entry precedes an insertion before
+        # the next entry.
         self._edits.append(((start, end, before), text))
 
 
@@ -392,7 +387,7 @@ class YamlText:
     """
 
     def __init__(self, text: str, where: str) -> None:
-        # The text may begin with a byte order mark, which some Windows editors write.
+        # Some Windows editors write a byte order mark at the start.
         self._mark = text[: text.startswith("\ufeff")]
         self.text = text.removeprefix(self._mark)
         self.layout = Layout(self.text)
@@ -408,7 +403,7 @@ class YamlText:
         self.data: dict[Any, Any] = data or {}
 
     def comments(self) -> Counter[str]:
-        """Returns the text's comments, each with the number of its occurrences."""
+        """Counts the occurrences of each comment in the text."""
         return Counter(self.text[start:end].rstrip() for start, end in self.layout.comments)
 
     def has_comment(self, path: Path, removed: bool) -> bool:

@@ -85,7 +85,7 @@ class FormIndex:
         self.longest = _WIDEST * max(map(len, forms), default=0)
 
     def find(self, text: str, in_own_text: bool) -> Iterator[tuple[int, int]]:
-        """Yields the start and end of each secret, and of the longest secret at the same start.
+        """Yields the start and end of each secret; of secrets with the same start, the longest.
 
         Args:
             in_own_text: whether the text is one of the loader's messages. In such text, secrets
