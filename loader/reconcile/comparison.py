@@ -1,9 +1,9 @@
 """Compares source and lake: first the checksums of buckets, then the keys of buckets that differ.
 
 A bucket contains the keys that have the same hash modulo the number of buckets. In the lake, the
-newest version of each key in the raw table is compared. The loader's version order determines which
-version is the newest, so the result does not depend on the model that builds the latest table. The
-rows stay in Spark. Only sums are collected.
+newest version of each key in the raw table is compared, according to the loader's version order. So
+the result does not depend on the model of the latest table. The rows stay in Spark; only sums are
+collected.
 """
 
 from __future__ import annotations
@@ -114,9 +114,9 @@ class Comparison:
     def compare_buckets(
         self, of: int, numbers: Sequence[int]
     ) -> tuple[list[Bucket], KeySelection | None]:
-        """Compares buckets. Returns them and a key selection that contains all differences.
+        """Compares buckets. Returns them and the smallest key selection with all differences.
 
-        The selection is as small as possible. It is None if there are no differences.
+        The selection is None if there are no differences.
 
         Args:
             of: the number of buckets.
@@ -161,8 +161,8 @@ class Comparison:
     def compare_keys(self, share: KeySelection) -> DataFrame:
         """Compares keys. Returns a row for each key that differs.
 
-        A row contains KEY, KIND, SOURCE_CHECKSUM and the key columns. It also contains HASH,
-        DELETED and RAW_CURSOR of the newest version in the raw table.
+        A row contains KEY, KIND, SOURCE_CHECKSUM and the key columns, and HASH, DELETED and
+        RAW_CURSOR of the newest version in the raw table.
         """
         source = self.contents.hashes(share).select(
             KEY, f.col(CHECKSUM).alias(SOURCE_CHECKSUM), WANTED
@@ -200,13 +200,13 @@ class Comparison:
         ]
         deleted = f.coalesce(f.col(DELETED), f.lit(False))
         cursor = plan.cursor.name if plan.cursor else None
-        # If the `deleted_field` option was added to the spec or removed from it, the rows that this
+        # If the `deleted_field` option was added to or removed from the spec, the rows that this
         # field flags count as changed.
         is_same_mark = deleted == is_tombstone(rows, plan.deleted)
         version = f.struct(
             f.when(is_same_mark, self.contents.row_checksum()).otherwise(f.lit(-1)).alias(CHECKSUM),
-            # The hash is recomputed, because the stored hash does not reflect later changes to
-            # values in the raw table.
+            # Recomputed, because the stored hash does not reflect later changes to values in the
+            # raw table.
             row_hash(table.schema).alias(HASH),
             deleted.alias(DELETED),
             reduce(and_, nulls, deleted).alias(KEY_ONLY),
@@ -249,11 +249,7 @@ class Comparison:
 
 
 def bucket_of(buckets: int) -> Column:
-    """Returns a column expression for the bucket of KEY.
-
-    Args:
-        buckets: the number of buckets.
-    """
+    """Returns a column expression for the bucket of KEY."""
     return KeySelection(buckets).bucket(f.col(KEY))
 
 

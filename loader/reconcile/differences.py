@@ -45,8 +45,8 @@ class Differences:
     Attributes:
         rows: the source's rows for missed updates and missed rows, with KEY, KIND and RAW_CURSOR.
         deleted: KEY, KIND and the key columns of missed deletes.
-        changed: the hashes of keys that seemed to be missing from the source during the comparison.
-            They were found later, but their rows differ from the raw table.
+        changed: the hashes of keys that seemed to be missing from the source, but were found later,
+            with rows that differ from the raw table.
     """
 
     rows: DataFrame
@@ -69,7 +69,7 @@ def narrow_share(candidates: DataFrame, share: KeySelection) -> KeySelection | N
 
 
 def keep_unchanged(before: DataFrame, after: DataFrame) -> DataFrame:
-    """Returns the rows of `after` that are in `before`, too, and have not changed in the source."""
+    """Returns the rows of `after` that are also in `before` and have not changed in the source."""
     earlier = before.select(
         f.col(KEY).alias("_cq_earlier_key"), f.col(SOURCE_CHECKSUM).alias("_cq_earlier")
     )
@@ -82,12 +82,12 @@ def keep_unchanged(before: DataFrame, after: DataFrame) -> DataFrame:
 def confirm_differences(
     comparison: Comparison, snapshot: Snapshot, candidates: DataFrame, share: KeySelection
 ) -> Differences:
-    """Confirms candidates by comparing values. Rereads their rows and searches for missing keys.
+    """Confirms candidates: rereads and compares their rows, and searches for missing keys.
 
-    Equal rows can have different checksums if they contain a time that only the database can
-    format. Such rows are not missed updates. A key that exists in the source is not a missed
-    delete. It may have seemed to be missing because the database and Spark hash it differently, or
-    because the comparison read the table before the key was inserted.
+    Equal rows have different checksums if they contain a time that only the database can format.
+    Such rows are not missed updates. A key that exists in the source is not a missed delete. It may
+    seem to be missing if the database and Spark hash it differently, or if it was inserted after
+    the comparison read the table.
 
     Args:
         share: a key selection that contains all candidates.
@@ -134,7 +134,7 @@ def _find_by_spark_key(comparison: Comparison, rows: DataFrame) -> DataFrame:
 def _drop_other_hashes(contents: Contents, keys: tuple[str, ...]) -> tuple[str, ...]:
     """Drops keys that the database and Spark hash differently.
 
-    Such a key is compared in the bucket that the database's hash determines.
+    They are compared in the buckets of the database's hashes.
     """
     if not 0 < len(keys) <= _MAX_LISTED:
         return keys
@@ -148,9 +148,8 @@ def _confirm_deletes(
 ) -> tuple[DataFrame, tuple[str, ...]]:
     """Searches the source for missing keys.
 
-    Returns the rows of `missing` whose keys the source still lacks. Also returns the hashes of keys
-    that exist but whose rows differ from the raw table. If an existing row equals the raw table's
-    row, there is no difference, and the key is in neither result.
+    Returns the rows of `missing` whose keys the source still lacks, and the hashes of keys whose
+    rows exist but differ from the raw table.
     """
     if not missing.take(1):
         return missing, ()
@@ -177,7 +176,7 @@ def _confirm_deletes(
 def count_differences(
     verified: Sequence[VerifiedBucket], differences: Differences, buckets: int
 ) -> list[VerifiedBucket]:
-    """Returns the buckets, to which the number of differences of each kind is added."""
+    """Returns the buckets with the number of differences of each kind."""
     keys = differences.rows.select(KEY, KIND).union(differences.deleted.select(KEY, KIND))
     rows = keys.groupBy(bucket_of(buckets).alias("number"), KIND).count().collect()
     counts = {(row["number"], row[KIND]): row["count"] for row in rows}
@@ -206,7 +205,7 @@ def sample_differences(plan: TablePlan, differences: Differences) -> tuple[tuple
 def materialize(frame: DataFrame) -> DataFrame:
     """Computes and stores the rows immediately.
 
-    A cache is unsuitable, because Spark recomputes a cache if a table that it reads is written to.
+    Not cached, because Spark recomputes a cache after writes to a table that the cache reads.
     """
     return frame.localCheckpoint(eager=True)
 

@@ -46,13 +46,12 @@ class VerifiedBucket:
     The table's columns are these fields, in this order.
 
     Attributes:
-        bucket: the bucket's number. The bucket of a key is the key's hash modulo `buckets`.
+        bucket: the bucket's number: the hash of a key modulo `buckets`.
         verified_at: a time in UTC. The compared version of the rows is not older than this time.
         rows_source: the number of rows in the source that the spec selects.
-        rows_snapshot: the number of keys in the raw table before a repair. Keys whose newest
-            version is a tombstone are not counted.
-        repaired: whether all differences were appended to the raw table; false if there were no
-            differences.
+        rows_snapshot: the number of keys in the raw table before a repair, except keys whose newest
+            version is a tombstone.
+        repaired: whether all differences were appended to the raw table; false if there were none.
         batch: the batch that contains the appended differences. If there is a batch and `repaired`
             is false, all differences except the missed deletes were appended.
         columns_left_out: columns that were not compared; None if all columns were compared.
@@ -86,7 +85,7 @@ class VerifiedBucket:
 
     @property
     def all_repaired(self) -> int:
-        """The number of differences that were appended."""
+        """The number of appended differences."""
         if self.batch is None:
             return 0
         return self.all_missed - (0 if self.repaired else self.missed_deletes)
@@ -104,8 +103,7 @@ class LastComparison:
     Attributes:
         at: the time of the comparison in seconds since 1970.
         seconds: the bucket's share of the comparison's duration; 0 if unknown.
-        rows: the number of the bucket's rows in the raw table, counting only the newest version of
-            each key.
+        rows: the number of keys in the raw table, in this bucket.
         has_unrepaired: whether differences were found and not repaired.
     """
 
@@ -169,7 +167,7 @@ class VerificationHistory:
         """Returns the time of each bucket's last comparison, in microseconds since 1970.
 
         Args:
-            buckets: the number of buckets. Comparisons that used another number are ignored.
+            buckets: the number of buckets. Comparisons with another number of buckets are ignored.
             repairs: whether to omit buckets whose last comparison found differences that were not
                 repaired.
         """
@@ -195,11 +193,11 @@ class VerificationHistory:
         """Returns the last comparison of each bucket, keyed by source and table.
 
         Args:
-            buckets: the number of buckets. Comparisons that used another number are ignored.
+            buckets: the number of buckets. Comparisons with another number of buckets are ignored.
         """
         if not self.lake.exists(TABLE):
             return {}
-        # If an older loader created the table, it lacks this column until the next comparison.
+        # A table that an older loader created lacks this column until the next comparison.
         seconds = "seconds" if "seconds" in self.lake.frame(TABLE).columns else "null"
         rows = self.lake.spark.sql(
             f"""
@@ -228,7 +226,7 @@ class VerificationHistory:
 def choose_buckets(
     last_verified: Mapping[int, int], buckets: int, per_run: int | None
 ) -> tuple[int, ...]:
-    """Returns the least recently compared buckets. Buckets that were never compared come first.
+    """Returns the least recently compared buckets, starting with buckets that were never compared.
 
     Args:
         last_verified: the last comparison time of each bucket.

@@ -1,12 +1,12 @@
 """Reconciles tables by comparing contents, to find and repair changes that cursors miss.
 
 Each table is first synced and then compared in the same snapshot of its source. Some snapshots
-cannot change (`is_steady`), for example an exported PostgreSQL snapshot. In this case the raw table
-contains all rows that a sync can deliver, so the sync has missed every row that still differs.
+cannot change (`is_steady`), such as an exported PostgreSQL snapshot. The raw table then contains
+all rows that a sync can deliver, so the sync has missed every row that still differs.
 
 If the snapshot can change, or with `sync_mode: cdc`, a row that differs may have changed after the
-sync. Therefore the table is synced and compared a second time, in a later snapshot. The syncs have
-missed a row if it still differs and has not changed in the source between the two comparisons.
+sync. So the table is synced and compared again, in a later snapshot. The syncs have missed a row if
+it still differs and has not changed in the source between the two comparisons.
 """
 
 from __future__ import annotations
@@ -55,9 +55,8 @@ class Finding:
         skipped: the reason why nothing was compared; empty if the table was compared.
         synced: the number of rows that syncs appended before or during the comparison.
         records: the ledger rows of the second sync and of the repair, if there were any.
-        changed: the number of keys that seemed to be missing from the source during the comparison.
-            A later search found them, but their rows differ from the raw table. Their buckets are
-            not recorded as compared.
+        changed: the number of keys that seemed to be missing from the source, but were found later,
+            with rows that differ from the raw table. Their buckets are not recorded as compared.
         distrusted: whether so many rows are missing from the source that they are not treated as
             deleted. Missed updates and missed rows are repaired nevertheless.
     """
@@ -89,10 +88,10 @@ class Reconciliation:
 
     Attributes:
         repairs: whether to append differences to the raw table.
-        allows_deletes: whether to treat missing rows as deleted, no matter how many there are.
+        allows_deletes: whether to treat any number of missing rows as deleted.
         buckets: the number of buckets into which a table's keys are divided.
         per_run: the number of buckets to compare in one run; None compares all buckets.
-        findings: the results. One is added after each table.
+        findings: the results, one for each table.
     """
 
     repairs: bool = False
@@ -105,8 +104,8 @@ class Reconciliation:
         """Syncs, compares and optionally repairs a table, and records the result.
 
         Raises:
-            TableError: if the table could not be synced, read or repaired. Batches that were
-                already published remain.
+            TableError: if the table could not be synced, read or repaired. Published batches
+                remain.
         """
         reason = explain_skip(sync.plan)
         if reason:
@@ -124,8 +123,8 @@ class Reconciliation:
         """Compares and optionally repairs a table that was just synced, and records the result.
 
         Args:
-            numbers: the buckets to compare. If None, the `per_run` least recently compared buckets
-                are chosen.
+            numbers: the buckets to compare. The default is the `per_run` least recently compared
+                buckets.
         """
         plan, lake = sync.plan, sync.lake
         began = time.monotonic()
@@ -199,8 +198,7 @@ def find_differences(
         share: the keys to compare.
 
     Returns:
-        The confirmed differences, or None if there are none; and the ledger row of a second sync,
-        or None if no second sync was necessary.
+        The confirmed differences and the ledger row of a second sync, each None if there is none.
     """
     plan = sync.plan
     sync.report_phase("comparing keys")
@@ -231,10 +229,7 @@ def open_comparison(sync: SyncContext, snapshot: Snapshot) -> Comparison:
 
 
 def explain_skip(plan: TablePlan) -> str:
-    """Returns the reason why a table cannot be reconciled, with a remedy.
-
-    Returns an empty string if it can be reconciled.
-    """
+    """Returns the reason why a table cannot be reconciled, with a remedy, or ""."""
     if plan.mode == FULL_REFRESH:
         return "sync_mode: full_refresh reads everything at each run: there is nothing to reconcile"
     if not plan.key:

@@ -39,8 +39,8 @@ def repair_differences(
 ) -> tuple[list[VerifiedBucket], SyncRecord | None]:
     """Appends the differences to the raw table.
 
-    Returns the buckets and the ledger row of the batch. The ledger row is None if there was nothing
-    to append. Buckets whose differences were appended contain the batch number.
+    Returns the buckets, with the batch number if their differences were appended, and the ledger
+    row of the batch, or None if there was nothing to append.
 
     Args:
         appends_deletes: whether to append missed deletes. Missed updates and rows are always
@@ -80,10 +80,10 @@ def append_differences(
     Args:
         rows: missed updates and missed rows, with the table's columns, KIND and RAW_CURSOR.
         deleted: the keys of missed deletes.
-        count: the number of rows in `rows` and `deleted` together.
+        count: the total number of rows.
 
     Raises:
-        TableError: if the repair failed. Nothing was published in this case.
+        TableError: if the repair failed. Nothing was published.
     """
 
     def build_rows(stamp: Stamp) -> DataFrame:
@@ -141,7 +141,8 @@ def _build_rows(
     names = [f.col(quote_name(name)) for name in table.names]
     all_rows = rows.select(*names, f.lit(False).alias(KEY_ONLY))
     all_rows = all_rows.union(_build_tombstones(plan, deleted))
-    # With a single partition, rows from the two sides of the union get different `_cq_seq` values.
+    # A single partition, so that rows from the two sides of the union get different `_cq_seq`
+    # values.
     all_rows = all_rows.coalesce(1) if count <= _MAX_ROWS_PER_FILE else all_rows
     return (
         stamp_rows(all_rows, stamp)
@@ -152,10 +153,9 @@ def _build_rows(
 
 
 def _build_tombstones(plan: TablePlan, deleted: DataFrame) -> DataFrame:
-    """Returns tombstones, in which all columns except the key are null.
+    """Returns tombstones. All columns except the key are null, so no deleted data is written again.
 
-    Deleted data must not be written again, so the other columns are null. The cursor is also null,
-    so that a row that is inserted again is newer than the tombstone.
+    The cursor is also null, so that a row that is inserted again is newer than its tombstone.
     """
     keys = dict(zip(plan.key, key_names(plan), strict=True))
     return deleted.select(

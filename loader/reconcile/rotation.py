@@ -1,10 +1,11 @@
 """Reconciles the buckets of a table's keys in rotation, as the `reconcile` option specifies.
 
 All keys are compared once within the time `every`. The buckets of a large table are split into
-eight groups, which are compared at equal intervals. A small table has one group. After a
-comparison, the next one is delayed so that comparisons take at most the share `budget` of the total
-time. The history of comparisons shows which groups are due. A bucket is recorded only after its
-differences were appended. If a run crashes or the history is lost, comparisons are merely repeated.
+eight groups, which are compared at equal intervals. A small table has one group. The pauses between
+comparisons are long enough for comparisons to take at most the share `budget` of the total time.
+The history of comparisons shows which groups are due. A bucket is recorded only after its
+differences were appended, so if a run crashes or the history is lost, comparisons are merely
+repeated.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ SMALL_ROWS = 100_000
 of the rows, and :func:`loader.reconcile.repair.has_too_many_deletes` would reject them."""
 
 COMPARING_SINCE = "strandline.comparing-since"
-"""The raw table's property that stores when the running comparison began; otherwise empty.
+"""The raw table's property that stores the start of the running comparison; otherwise empty.
 
-If the process is killed during a comparison, for example because memory runs out, the time remains.
+The time remains if the process is killed during a comparison, for example for lack of memory.
 """
 
 _NEGLIGIBLE_SECONDS = 0.5
-"""The budget does not limit comparisons that take at most this long."""
+"""The duration up to which the budget does not limit comparisons."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,8 @@ class Attempt:
     def find_last(cls, compared: Mapping[int, LastComparison]) -> Attempt:
         """Returns the latest recorded comparison.
 
-        The history records only when the source was opened. If the sync before the comparison took
-        long, the returned end time is therefore too early.
+        The history records only when the source was opened, so the returned end is too early if the
+        sync before the comparison took long.
         """
         at = max((each.at for each in compared.values()), default=0.0)
         newest = [each.seconds for each in compared.values() if each.at == at]
@@ -82,16 +83,17 @@ def choose_due_buckets(
     clock: float,
     groups: int,
 ) -> tuple[int, ...]:
-    """Returns the buckets to compare now. The result is empty if no bucket is due.
+    """Returns the buckets to compare now; empty if no bucket is due.
 
     Groups are due at intervals of `every` / `groups`, so that each group is compared again within
-    `every`. A bucket that was never compared is treated as if it had been compared when the first
-    comparison began. A bucket whose differences were not repaired is always due. If the budget is
-    not enough for all due buckets, buckets with unrepaired differences alternate with the other due
-    buckets, because some differences are never repaired.
+    `every`. Buckets that were never compared count from the start of the first comparison. A bucket
+    whose differences were not repaired is always due. If the budget does not cover all due buckets,
+    buckets with unrepaired differences alternate with the other due buckets, because some
+    differences are never repaired.
 
-    If a comparison takes d seconds, the next one begins at least d / budget seconds after the start
-    of this one. As a result, comparisons never take a larger share of the time than `budget`.
+    After a comparison that takes d seconds, the next comparison starts at least d / budget seconds
+    after the start of the first. So comparisons never take more than the share `budget` of the
+    time.
 
     Args:
         compared: the last comparison of each bucket. Times in the future are ignored, because they
@@ -182,10 +184,9 @@ class Rotation:
         return partial(self._sync_and_compare, numbers=numbers)
 
     def _waits_after_kill(self, sync: SyncContext, options: ReconcileOptions) -> bool:
-        """Returns whether to wait because a comparison was killed and began only recently.
+        """Returns whether to wait, because a comparison was killed and had started only recently.
 
-        If a comparison needs more memory than is available, this pause prevents it from killing
-        every run.
+        Otherwise a comparison that needs more memory than is available would kill every run.
         """
         plan = sync.plan
         began = sync.lake.properties(plan.lake_table).get(COMPARING_SINCE)
@@ -213,8 +214,7 @@ class Rotation:
     def _sync_and_compare(self, sync: SyncContext, numbers: tuple[int, ...]) -> SyncRecord:
         """Syncs a table, then compares and repairs some buckets.
 
-        Returns:
-            The ledger row of the sync, to which the rows of the repair are added for display.
+        Returns the ledger row of the sync, plus the rows of the repair.
         """
         key = _find_key(sync)
         with sync.unlock_at_end():
@@ -249,11 +249,7 @@ def _find_key(sync: SyncContext) -> tuple[str, str, str]:
 
 
 def _is_small(sync: SyncContext, compared: Mapping[int, LastComparison]) -> bool:
-    """Returns whether the table has few rows.
-
-    The number of rows is estimated from the last comparisons. If there are none, the versions in
-    the raw table are counted.
-    """
+    """Returns whether the table has few rows, estimated from the last comparisons if possible."""
     if compared:
         rows = sum(each.rows for each in compared.values()) * BUCKETS // len(compared)
     else:
@@ -297,10 +293,7 @@ def _report(sync: SyncContext, finding: Finding, attempt: Attempt) -> None:
 
 
 def _describe_repaired(finding: Finding) -> str:
-    """Returns a sentence about the repaired differences, or an empty string if there are none.
-
-    Used if the deletes were not repaired.
-    """
+    """Returns a sentence about the repaired differences, for use if deletes were not repaired."""
     if not finding.total("all_repaired"):
         return ""
     return f" {_describe_missed(finding, ' and ')} were appended."
@@ -312,7 +305,7 @@ def _describe_missed(finding: Finding, separator: str = ", ") -> str:
 
 
 def _add_repair(record: SyncRecord, finding: Finding) -> SyncRecord:
-    """Adds the batches of a comparison and its duration to the ledger row of the sync."""
+    """Adds the batches and the duration of a comparison to the ledger row of the sync."""
     total = record
     for later in finding.records:
         total = replace(total.plus(later), complete_until=record.complete_until)
