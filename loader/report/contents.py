@@ -1,4 +1,4 @@
-"""Computes the report's contents from the history and dbt's results, in pure functions."""
+"""Builds the report's contents from the history and dbt's results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SECOND = 1_000_000
 _MOST_NODES = 10
 _MOST_PAST = 6
 _HOURLY_DAYS = 3
-"""If the report covers at most this number of days, its periods are hours."""
+"""The number of days up to which the report's periods are hours."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class Report:
     """The contents of the page.
 
     Attributes:
-        level: the level of the verdict: ``good``, ``warn``, ``bad``, or ``none`` if nothing has
-            been synced.
+        level: the level of the verdict: ``good``, ``warn``, ``bad``, or ``none`` if nothing was
+            synced.
         sentence: the verdict.
         since, until: the time that the report covers, in microseconds since 1970.
         length: the length of a period in microseconds.
@@ -73,7 +73,6 @@ class Report:
 
     @property
     def periods(self) -> int:
-        """The number of periods."""
         return self.until // self.length - self.since // self.length + 1
 
     @property
@@ -83,12 +82,11 @@ class Report:
 
     @property
     def stored(self) -> Sequence[Proof]:
-        """The proofs whose results builds have stored in their tables."""
+        """The proofs that builds stored in their tables."""
         return [proof for proof in self.proofs if proof.stored_on]
 
     @property
     def tests(self) -> Sequence[Proof]:
-        """The proofs that are tests."""
         return [proof for proof in self.proofs if proof.is_test]
 
 
@@ -106,14 +104,14 @@ def build_report(
     length: int,
     stale_after: float | None = None,
 ) -> Report:
-    """Computes the contents of the page.
+    """Builds the contents of the page.
 
     Args:
         now: the current time in microseconds since 1970.
         since: the start of the first period.
         length: the length of a period.
-        stale_after: the maximum age of a table's last successful sync in seconds. None derives it
-            from the usual interval between the table's syncs.
+        stale_after: the maximum age of a table's last successful sync in seconds. The default is
+            derived from the usual interval between the table's syncs.
     """
     tables: list[TableReport] = []
     problems: list[Problem] = []
@@ -178,7 +176,7 @@ def _list_past_failures(tables: Sequence[TableReport]) -> list[PastFailure]:
 
 
 def _sum_series(each_series: Sequence[Mapping[str, Sequence[Any]]]) -> dict[str, list[Any]]:
-    """Returns, for each period, the sums over all tables."""
+    """Returns the sums over all tables, for each period."""
     names = ("rows", "redelivered", "below", "ties", "failed")
     sums: dict[int, list[int]] = {}
     for series in each_series:

@@ -1,7 +1,7 @@
 """Reads the syncs and comparisons of the last days, as sums for each period.
 
-A table may have a sync in each minute, so the readers return sums, not single syncs. Both readers,
-pyiceberg and Spark, return the same sums.
+A table may have a sync every minute, so the readers return sums instead of single syncs. Both
+readers, pyiceberg and Spark, return the same sums.
 """
 
 from __future__ import annotations
@@ -111,7 +111,6 @@ class ComparisonSum:
 
     @property
     def missed(self) -> int:
-        """The number of differences that the comparisons found."""
         return self.missed_updates + self.missed_rows + self.missed_deletes
 
 
@@ -217,7 +216,7 @@ def _sum_folder_syncs(tables: FolderTables, since: int, length: int) -> list[Syn
 def _sum_lake_syncs(lake: Lake, since: int, length: int) -> list[SyncSum]:
     if not lake.exists(LEDGER):
         return []
-    # If an older version created the ledger, it lacks the newer columns until the next run.
+    # A ledger that an older version created lacks newer columns until the next run.
     existing = lake.frame(LEDGER).columns
     counts = ", ".join(
         f"sum({name})" if name in existing else "cast(null as bigint)" for name in _COUNTS

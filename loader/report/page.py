@@ -1,8 +1,8 @@
 """Renders the report as one HTML file that needs no server and no network.
 
-Names, errors and keys come from sources, so they are not trusted: the template escapes every
-value, the data of the charts contains only numbers, and the page's Content-Security-Policy permits
-only its own scripts, by their hashes.
+Names, errors and keys come from sources, so they are not trusted: the template escapes every value,
+the data of the charts contains only numbers, and the page's Content-Security-Policy permits only
+its own scripts and styles, by their hashes.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from loader.report.tables import TableReport
 _FOLDER = Path(__file__).parent
 _SECOND = 1_000_000
 _SEPARATE_BARS = 120
-"""With more periods than this, adjacent periods with the same result share a bar of the strip."""
+"""The number of periods above which adjacent periods with the same result share a bar."""
 _THINNEST = 1 / 160
-"""The minimum width of a failure, as a share of the strip's width, which keeps it visible."""
+"""The minimum width of a failure as a share of the strip's width, so that it stays visible."""
 _SPACE = "\u00a0"
 _NAMES = {"ok": "synced", "mixed": "partly failed", "failed": "failed", "none": "no sync"}
 
@@ -104,7 +104,6 @@ def render_page(
 
 
 def read_asset(name: str) -> str:
-    """Returns a style sheet or script of the page."""
     return (_FOLDER / name).read_text(encoding="utf-8").strip()
 
 
@@ -123,7 +122,7 @@ def build_policy(scripts: list[str], styles: list[str]) -> str:
 
 
 def _build_data(report: Report, refresh: int | None) -> Markup:
-    """Returns the data of the charts as JSON. It contains no text from a source."""
+    """Returns the data of the charts as JSON, without strings from sources."""
     data = {
         "since": report.since // _SECOND,
         "until": (report.until // report.length + 1) * report.length // _SECOND,
@@ -149,7 +148,7 @@ def _draw_strip(table: TableReport, periods: int) -> list[tuple[str, float, floa
         if result in ("failed", "mixed"):
             width = max(width, periods * _THINNEST)
         bars.append((result, min(float(first), periods - width), width))
-    # Draws failures last, because they may be wider than their periods.
+    # Drawn last, because failures may be wider than their periods.
     bars.sort(key=lambda bar: bar[0] in ("failed", "mixed"))
     return [
         (result, round(100 * first / periods, 3), round(100 * width / periods, 3))

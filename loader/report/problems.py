@@ -18,7 +18,7 @@ class _Kind:
 
     Attributes:
         state: a word for a table with this problem.
-        one, several: the words that follow the number of such problems in the verdict.
+        one, several: the words after the number of such problems in the verdict.
     """
 
     level: str
@@ -40,7 +40,7 @@ KINDS = {
     "proof warns": _Kind(WARN, "warns", "proof warns", "proofs warn"),
     "unproved": _Kind(WARN, "unproved", "the proofs are missing or old", ""),
 }
-"""The kinds of problems, in the order in which the verdict counts them."""
+"""The kinds of problems, in the order of the verdict."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class Problem:
 
     Attributes:
         kind: a key of `KINDS`.
-        subjects: the tables or the proof, with the ids of the sections with their details.
-        text: the rest of the sentence, which begins with the subjects.
+        subjects: the tables or the proof, with the ids of their sections.
+        text: the rest of the sentence, after the subjects.
         detail: an error or the keys of failing rows.
         seconds: the age of the last successful sync; None if unknown.
     """
@@ -63,14 +63,13 @@ class Problem:
 
     @property
     def level(self) -> str:
-        """The level, ``bad`` or ``warn``."""
         return KINDS[self.kind].level
 
 
 def merge_problems(problems: Sequence[Problem]) -> list[Problem]:
-    """Returns the problems in order, the worst first, with one line for tables that share one.
+    """Returns the problems, the worst first. Tables that fail in the same way share one line.
 
-    If a database or the loader is down, all tables have the same problem.
+    For example, if a database or the loader is down, all tables have the same problem.
     """
     groups: dict[tuple[str, str, str], list[Problem]] = {}
     for each in problems:

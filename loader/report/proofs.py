@@ -1,7 +1,7 @@
-"""Reads from the results of the last dbt command which proofs hold and which fail.
+"""Reads the results of the last dbt command: which proofs hold, and which fail.
 
-dbt writes the results to `run_results.json` in its target folder. They do not contain the keys of
-failing rows, so the SQL of each failing test is repeated.
+dbt writes the results to `run_results.json` in its target folder. They lack the keys of failing
+rows, so the SQL of each failing test is repeated.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FACTS = {
     *("problem", "batch", "table_name", "source_name", "unique_field", "n_records"),
     *("duplicate_kind", "previous_batch", "rows_of_key"),
 }
-"""The columns of failing rows, other than the key, that contain no values of the source."""
+"""The columns of failing rows, in addition to the key, that contain no values of the source."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class FailingRows:
     Attributes:
         columns: the columns of the key, and columns that describe the problem.
         has_more: whether there are more rows.
-        note: a sentence that explains why rows are not shown; "" if there is none.
+        note: a sentence that explains why rows are not shown, or "".
     """
 
     columns: Sequence[str] = ()
@@ -54,10 +54,10 @@ class Proof:
         status: dbt's status, such as `pass`, `warn`, `fail`, `error` or `skipped`.
         sql: the compiled SQL; None if dbt compiled none.
         key: the key of the tested table; empty if unknown.
-        shows_all: whether the failing rows contain no values of the source, so that all their
-            columns can be shown.
-        stored_on: the day of the build that stored this result in the table's properties; an empty
-            string for dbt's own results.
+        shows_all: whether all columns of failing rows can be shown, because they contain no values
+            of the source.
+        stored_on: the day of the build that stored this result in the table's properties; "" for
+            dbt's own results.
     """
 
     id: str
@@ -91,7 +91,7 @@ class DbtResults:
 
     Attributes:
         command: the command, such as `build`; empty if all proofs were stored in tables.
-        at: the time of the command's end, or of the end of the last build's day; ISO 8601.
+        at: the end of the command, or the end of the last build's day, in ISO 8601.
         proofs: the tests, and the models that were not built.
         node_seconds: the time of each model and test in seconds, keyed by name.
     """
@@ -132,7 +132,7 @@ def read_results(target: Path) -> DbtResults | None:
 
 
 def read_failing_rows(spark: SparkSession, proofs: Iterable[Proof]) -> list[Proof]:
-    """Returns all proofs. Adds failing rows to those that fail or warn, by repeating their SQL."""
+    """Adds failing rows to the proofs that fail or warn, by repeating their SQL."""
     from loader.spark.session import restore_settings
 
     with restore_settings(spark):
@@ -149,7 +149,7 @@ def find_unexplained(results: DbtResults | None) -> list[Proof]:
 def choose_columns(proof: Proof, columns: Sequence[str]) -> list[str]:
     """Returns the columns of failing rows that identify a row or describe its problem.
 
-    The report does not show other columns, because they may contain any values of the source.
+    Other columns are not shown, because they may contain any values of the source.
     """
     if proof.shows_all:
         return list(columns)

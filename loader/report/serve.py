@@ -16,7 +16,7 @@ class ReportServer(ThreadingHTTPServer):
 
     Args:
         port: the port; 0 selects a free port.
-        render: returns the page. It is called at most once every `refresh` seconds.
+        render: returns the page. Called at most once every `refresh` seconds.
         refresh: the maximum age of the page in seconds.
     """
 
@@ -37,7 +37,6 @@ class ReportServer(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """The address of the page."""
         return f"http://{HOST}:{self.server_address[1]}/"
 
     def read_page(self) -> bytes:
@@ -56,8 +55,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         # A web site can make its host name resolve to 127.0.0.1. Its scripts, in a browser on this
-        # machine, could then read the report. But the Host header of their requests still has the
-        # site's own name.
+        # machine, could then read the report. But the Host header of their requests has the site's
+        # name.
         if self.headers.get("Host", "") not in self.server.hosts:
             self._send(HTTPStatus.FORBIDDEN, b"Open the address that `loader report` prints.\n")
         elif self.path.partition("?")[0] != "/":

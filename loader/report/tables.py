@@ -1,4 +1,4 @@
-"""Computes the section of a table, and its problems with syncs."""
+"""Builds the section of a table, and finds its problems with syncs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from loader.report.problems import GOOD, KINDS, Problem, format_age
 _SECOND = 1_000_000
 _SUCCESS = (SYNCED, NOTHING_NEW, RECOVERED)
 _FEWEST_SYNCS = 3
-"""With fewer syncs, the usual distance between two syncs is unknown."""
+"""The number of syncs below which the usual interval between two syncs is unknown."""
 _MISSED_SYNCS = 3
 _MOST_ERRORS = 8
 _MOST_CHANGES = 20
@@ -23,7 +23,7 @@ _UNKNOWN_CLOCK = 366 * DAY
 
 @dataclass(frozen=True)
 class ErrorSum:
-    """Failed syncs of a table with the same error. Times are in microseconds."""
+    """Failed syncs of a table with the same error. Times are in microseconds since 1970."""
 
     text: str
     count: int
@@ -41,7 +41,7 @@ class TableReport:
         state: a word for the level.
         strip: runs of periods with the same result: ``(result, first period, periods)``.
         series: the values of the charts by name, with one value for each period in `at`.
-        usual: the usual distance between two syncs in seconds; None if unknown.
+        usual: the usual interval between two syncs in seconds; None if unknown.
     """
 
     id: str
@@ -73,7 +73,7 @@ class TableReport:
 
     @property
     def late(self) -> int:
-        """The number of rows that a plain cursor would have lost."""
+        """The number of rows that a plain cursor would have missed."""
         return self.below + self.at
 
     @property
@@ -180,7 +180,7 @@ def _find_problems(
 
 
 def _find_rhythm(good: Sequence[SyncSum], counted: int) -> float | None:
-    """Returns the mean distance between two successful syncs in seconds, or None if unknown."""
+    """Returns the mean interval between two successful syncs in seconds, or None if unknown."""
     if counted < _FEWEST_SYNCS:
         return None
     span = max(each.last for each in good) - min(each.first for each in good)
@@ -216,13 +216,12 @@ def _sum_errors(
 
 
 def _list_changes(syncs: Sequence[SyncSum]) -> list[tuple[int, str]]:
-    """Returns the newest schema changes with their times."""
     changes = [(each.first, each.schema_changes) for each in syncs if each.schema_changes]
     return sorted(changes, reverse=True)[:_MOST_CHANGES]
 
 
 def _build_strip(syncs: Sequence[SyncSum], first: int, last: int) -> list[tuple[str, int, int]]:
-    """Returns runs of periods with the same result, which a bar shows in different colours."""
+    """Returns runs of periods with the same result, which get the same colour in a strip."""
     results: dict[int, set[str]] = {}
     for each in syncs:
         kind = "ok" if each.status in _SUCCESS else "failed" if each.status == FAILED else "none"

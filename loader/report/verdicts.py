@@ -1,8 +1,8 @@
 """Reads the verdicts that builds stored in the properties of latest tables and histories.
 
-If dbt runs on another machine, its `run_results.json` is missing or old here, but the tables have
-the verdicts of the newest build (`macros/materializations/_checks.sql`). The verdicts of
-`cq_sync_log` and `cq_state_current` are not read, because only dbt can tell whether they are valid.
+If dbt runs on another machine, its `run_results.json` is missing or old on this machine, but the
+tables have the verdicts of the newest build (`macros/materializations/_checks.sql`). The verdicts
+of `cq_sync_log` and `cq_state_current` are not read, because only dbt knows whether they are valid.
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ _WATERMARK = "strandline.watermark"
 def read_stored_proofs(readers: Sequence[StatusReaders], results: DbtResults | None) -> list[Proof]:
     """Returns the proofs that the newest build of each table stored.
 
-    Tables that read no raw table in a schema of these readers belong to other projects.
-
-    Without Spark, reading them is fast. Spark needs a statement for each table of the catalog, so
-    it reads them only if dbt has no results here.
+    Ignores tables that read no raw table in a schema of these readers, because they belong to other
+    projects. Reading with Spark needs a statement for each table of the catalog, so it is done only
+    if there are no dbt results on this machine.
 
     Raises:
         LoaderError: if a table's verdicts cannot be read.
@@ -57,10 +56,10 @@ def read_stored_proofs(readers: Sequence[StatusReaders], results: DbtResults | N
 def parse_verdicts(
     table: str, properties: Mapping[str, str], schemas: Collection[str]
 ) -> list[Proof]:
-    """Returns the proofs in a table's properties; none if dbt has not built it.
+    """Returns the proofs in a table's properties. Returns [] if dbt did not build the table.
 
     Args:
-        table: the name, `schema.table`.
+        table: the table as `schema.table`.
         schemas: the schemas of the raw tables, in lower case.
     """
     if _WATERMARK not in properties:
@@ -92,13 +91,13 @@ def parse_verdicts(
 
 
 def add_stored_proofs(results: DbtResults | None, stored: Sequence[Proof]) -> DbtResults | None:
-    """Returns dbt's results with the stored proofs of later days in place of the same proofs."""
+    """Replaces proofs in dbt's results with stored proofs of later days."""
     if results is None:
         newest = max((proof.stored_on for proof in stored), default="")
         return DbtResults("", f"{newest}T23:59:59Z", stored, {}) if newest else None
     later = [proof for proof in stored if proof.stored_on > results.at[:10]]
     names = [_find_model(proof) for proof in later]
-    # A model that is built into several schemas has several tables of this name.
+    # If a model is built into several schemas, several tables have this name.
     later = [proof for proof, name in zip(later, names, strict=True) if names.count(name) == 1]
     replaced = {_find_model(proof) for proof in later}
     kept = [proof for proof in results.proofs if (proof.name, proof.subject) not in replaced]
