@@ -80,7 +80,7 @@ FOREIGN = [
 
 
 class Plant(Protocol):
-    """Stores a row without checks, as another tool could. A `version` of None means null."""
+    """Stores a row without checks, as another tool could. If `version` is None, it is null."""
 
     def __call__(self, key: str, value: str, version: int | None) -> None: ...
 
@@ -95,7 +95,7 @@ class StateBackendContract:
     """The tests for a state backend. The module's docstring describes how to use them.
 
     Attributes:
-        rounds: how often the test with concurrent writers is repeated.
+        rounds: the number of repetitions of the test with concurrent writers.
     """
 
     rounds = 10
