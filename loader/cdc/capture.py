@@ -89,9 +89,7 @@ class CompositeSnapshot(Snapshot):
 
     Args:
         open_jdbc: opens the database snapshot for tables without `sync_mode: cdc`.
-        log: the snapshot that reads tables with `sync_mode: cdc` from the log.
         open_beside: opens a database snapshot for queries of tables with `sync_mode: cdc`.
-        stack: closes this snapshot.
         rereads_log: whether the next sync of a table reads the log again, up to its new end.
     """
 
@@ -163,7 +161,6 @@ class CompositeSnapshot(Snapshot):
             return self._jdbc
 
     def _open_for(self, table: SourceTable) -> JdbcSnapshot:
-        """Returns the snapshot for queries of a table. The first call opens it."""
         if table.ref.name not in self.log.tables:
             return self.open_queries()
         with self._lock:
@@ -172,5 +169,4 @@ class CompositeSnapshot(Snapshot):
             return self._beside
 
     def find_snapshot(self, table: SourceTable) -> Snapshot:
-        """Returns the snapshot that reads a table."""
         return self.log if table.ref.name in self.log.tables else self.open_queries()

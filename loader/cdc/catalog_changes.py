@@ -161,12 +161,10 @@ class Partition:
     """A partition of a table, at any level.
 
     Attributes:
-        name: the quoted name.
         parent: the id of the table to which the partition is attached.
         is_leaf: whether the partition stores rows.
         created_attached: whether one transaction created and attached the partition. If so, no
             earlier transaction wrote to the partition.
-        transaction, command: the transaction and the command that attached the partition.
     """
 
     name: str

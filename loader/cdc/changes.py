@@ -57,7 +57,6 @@ class Changes:
     """The changes of one table in a spool.
 
     Attributes:
-        log_name: the table's name in the log.
         columns: the table's columns, ordered as in its schema.
         first: the ordinal of the first transaction in the spool that is not yet in the raw table.
         snapshot: the snapshot of the first load. Changes that are visible in it are already in the
@@ -65,7 +64,6 @@ class Changes:
         earlier_chunks: the last key and the snapshot of each interrupted run of the first load.
         placeholder: the string that Debezium writes for a value that the log omits.
         spool_key: encrypts the changes if the table has masked columns.
-        cache: caches a DataFrame until the run ends.
     """
 
     table: SourceTable
@@ -92,7 +90,6 @@ class Changes:
         )
 
     def list_column_names(self, spark: SparkSession) -> set[str]:
-        """Returns all column names that occur in the changes."""
         texts = t.MapType(t.StringType(), t.StringType())
         change = self._parse(t.StructType([t.StructField("after", texts)]))
         names = f.map_keys(change.getField("after"))
@@ -121,7 +118,6 @@ class Changes:
         return (change.getField("op") == "u") & before.isNotNull() & ~reduce(and_, same)
 
     def _parse_changes(self, spark: SparkSession) -> DataFrame:
-        """Parses those changes that are not yet in the raw table."""
         change = self._parse(build_json_schema(self.columns))
         lines = add_secrets(self._read_lines(spark), self._secrets)
         return lines.select(_NUMBER, _TRANSACTION, *self._secrets, change.alias("change"))
@@ -180,7 +176,6 @@ class Changes:
         )
 
     def _decrypt(self, lines: DataFrame) -> DataFrame:
-        """Decrypts the lines if the table has masked columns."""
         if not isinstance(self.table, MaskedTable):
             return lines
         lines = add_secrets(lines, {_SPOOL_KEY: self.spool_key})

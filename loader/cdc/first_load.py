@@ -44,10 +44,6 @@ _MAX_SNAPSHOTS = 4
 class FirstLoads:
     """The first loads of a run.
 
-    Args:
-        tables: all tables of the run with `sync_mode: cdc`.
-        stack: a stack that is closed at the end of the run.
-
     Attributes:
         share_snapshot: whether all tables are read from one snapshot, because the slot is new.
     """
@@ -83,7 +79,6 @@ class FirstLoads:
         )
 
     def is_divisible(self, table: SourceTable, key: Sequence[LoggedColumn]) -> bool:
-        """Returns whether a table can be loaded in chunks."""
         with self._open_snapshot(table).connect(table) as connection:
             return is_divisible(connection, self._slot.database.dialect, table, key)
 
@@ -289,7 +284,6 @@ def find_next_chunk(
         relation: the table, or a subquery of its rows, for the FROM clause.
         previous_key: the last key of the previous chunk, or None for the first chunk.
         size: the maximum number of rows.
-        readers: the number of parallel readers.
     """
     names = ", ".join(dialect.quote(column.name) for column in key)
     texts = ", ".join(f"{dialect.quote(column.name)}::text" for column in key)

@@ -61,10 +61,6 @@ class LogSnapshot(Snapshot):
 
     The first table that is read sets up the slot. The first table that needs changes reads the log,
     once for all tables.
-
-    Args:
-        tables: all tables of the run with `sync_mode: cdc`.
-        stack: a stack that is closed at the end of the run.
     """
 
     def __init__(self, database: Database, tables: Sequence[SourceTable], stack: ExitStack) -> None:
@@ -303,7 +299,6 @@ class LogSnapshot(Snapshot):
             raise
 
     def _prepare(self) -> SlotSetup:
-        """Creates the publication and the slot if necessary, once per run."""
         if self._setup is None:
             if not is_installed():
                 # Checked before the slot is created, because even an unused slot retains the log.

@@ -37,7 +37,6 @@ def parse_position(text: str) -> int:
 
 
 def format_position(position: int) -> str:
-    """Formats a position as PostgreSQL does."""
     return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
 
 
@@ -66,7 +65,6 @@ class VisibleTransactions:
 
     @property
     def text(self) -> str:
-        """The snapshot in PostgreSQL's format."""
         return f"{self.xmin}:{self.xmax}:{','.join(map(str, self.open))}"
 
     def can_see(self, transaction: int) -> bool:
@@ -116,7 +114,6 @@ class Mark:
     excluded: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the checkpoint as a JSON object, which is stored in the state."""
         stored: dict[str, Any] = {
             "columns": dict(self.columns),
             "log_position": format_position(self.position),

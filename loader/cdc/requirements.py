@@ -29,7 +29,6 @@ class UnmetRequirement:
 
     Attributes:
         what: the problem, as a sentence without a full stop.
-        remedy: the SQL or another action that meets the requirement.
     """
 
     what: str
@@ -46,7 +45,6 @@ class RequirementErrors:
         tables: maps the name of each table that cannot be read from the log to its error.
         unpublishable: maps the name of each table that the role may not add to the publication to
             its error.
-        publication: the error of the publication.
     """
 
     server: TableError | None = None
@@ -62,12 +60,7 @@ def check_requirements(
     list_key: Callable[[SourceTable], Sequence[str]],
     where: str,
 ) -> RequirementErrors:
-    """Checks all requirements of a source.
-
-    Args:
-        list_key: returns a table's key.
-        where: the source, for messages.
-    """
+    """Checks all requirements of a source."""
     server = build_error(check_server(connection, slot), where)
     if server is not None:
         return RequirementErrors(server)
@@ -104,7 +97,6 @@ def check_requirements(
 
 
 def check_server(connection: Connection, slot: SourceSlot) -> list[UnmetRequirement]:
-    """Returns the unmet requirements of the server and the role."""
     text = slot.database.dialect.text
     [(version, wal_level, may_replicate, role, used_slots, max_slots, standby)] = connection.rows(
         f"""

@@ -49,7 +49,6 @@ class Slot:
         confirmed: the position from which the slot can be read.
         lost: the reason why the slot can no longer be read, or "".
         reader_pid: the process id of the session that reads the slot, or "".
-        retained_bytes: the size of the log that the slot retains.
         remaining_bytes: how much the log may grow before the server invalidates the slot; None if
             unlimited.
     """
@@ -151,7 +150,6 @@ class SourceSlot:
             connection.prepare(statements)  # in one transaction
 
     def format_published(self, table: SourceTable) -> str:
-        """Formats a table and its filter for the SQL statement that publishes the table."""
         native = table.ref.native
         filter_ = f" where ({native.where})" if native.where else ""
         return f"{self.database.relation(native)}{filter_}"
@@ -370,8 +368,6 @@ def build_publication_sql(name: str, tables: Sequence[str], new: bool) -> str:
 
     Args:
         name: the quoted name of the publication.
-        tables: the quoted tables, each with its filter.
-        new: whether to create the publication.
     """
     table_list = ", ".join(tables)
     if new:
@@ -412,7 +408,6 @@ class SlotAdvance:
         """Moves the slot to the lowest position, unless a first load is running.
 
         Args:
-            slot: the slot at the start of the run.
             exclude_loads: returns a context manager that prevents new first loads, and yields
                 whether no first load is running.
         """
@@ -446,7 +441,6 @@ class SlotAdvance:
 
 
 def get_schema_and_table(table: SourceTable) -> tuple[str, str]:
-    """Returns the schema and name of a table."""
     return table.ref.native.schema or "", table.ref.native.table
 
 

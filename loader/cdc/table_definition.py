@@ -55,15 +55,11 @@ class LoggedColumn:
 
     Attributes:
         number: the column's number in the database. A rename does not change it.
-        name: the column's name in the database.
         kind: PostgreSQL's name of the type. For a domain, the base type. For an array, the type of
             its elements. For any enum, `enum`.
-        declared: the type as declared.
-        is_generated: whether the database computes the column.
         is_toastable: whether the log may omit a large value (more than 2 kB) that an update does
             not change.
         is_nested: whether the column was declared as an array of arrays.
-        has_domain_elements: whether the column is an array of a domain.
         is_complete: whether the table has REPLICA IDENTITY FULL. If so, the log contains all values
             of new changes.
     """
@@ -294,7 +290,6 @@ class TableDefinitions:
         )
 
     def list_key_columns(self, table: SourceTable) -> list[LoggedColumn]:
-        """Returns the columns of a table's key, ordered as in the key."""
         columns = {column.name: column for column in self.read_columns(table)}
         indexes = {name.lower(): i for i, name in enumerate(table.schema.names)}
         native_names = (
@@ -334,7 +329,6 @@ class TableDefinitions:
         return columns
 
     def build_alteration_error(self, table: SourceTable) -> TableError:
-        """Returns the error for a table that was altered during the run."""
         return TableError(
             "its columns were changed during the run",
             where=self.get_location(table),
@@ -375,5 +369,4 @@ class TableDefinitions:
         return self.database.dialect.text(self.database.relation(table.ref.native))
 
     def get_location(self, table: SourceTable) -> str:
-        """Returns the location of a table, for messages."""
         return f"table {self.database.name}.{table.ref.name}"

@@ -92,11 +92,7 @@ def convert_value(
 
 
 def convert_to_text(row: Column, column: LoggedColumn) -> Column:
-    """Returns a column's value as a string in PostgreSQL's format.
-
-    Args:
-        row: the `before` or `after` of a change.
-    """
+    """Returns a column's value as a string in PostgreSQL's format."""
     raw = row.getField(column.name)
     if column.kind == "bytea":
         return f.concat(f.lit(r"\x"), f.lower(f.hex(f.unbase64(raw))))
@@ -131,9 +127,6 @@ def is_omitted(row: Column, column: LoggedColumn, placeholder: str) -> Column:
     """Returns whether the log omits a value because an update did not change it.
 
     Debezium writes a :class:`Placeholder` for an omitted value. The result is never null.
-
-    Args:
-        row: the `before` or `after` of a change.
     """
     if not column.is_toastable or (column.is_array and column.kind not in DETECTABLE_ARRAYS):
         return f.lit(False)

@@ -28,7 +28,6 @@ class LogRead:
 
     Attributes:
         spool: the changes, or None if there are none.
-        position: the position up to which the log was read.
         oldest_position: all changes from this position on were read. Older changes may be missing.
     """
 
@@ -43,9 +42,7 @@ class LogReader:
 
     Attributes:
         initial_slot: the slot at the start of the run.
-        log_names: the tables' names in the log.
         placeholder: the string that Debezium writes for a value that the log omits.
-        where: the source, for messages.
         excluded: the columns that the spec excludes, as `schema.table.column`.
         encrypted: the names of those tables (in the log) that have masked columns.
         spool_key: encrypts the changes of these tables in the spool.
@@ -193,7 +190,6 @@ def build_debezium_settings(
         slot: the name of the slot and of the publication.
         log_names: the tables, as `schema.table`.
         placeholder: the string that Debezium writes for a value that the log omits.
-        where: the source, for messages.
         lock_timeout: the maximum time in seconds that Debezium waits for a table that another
             session has locked.
         excluded: the columns that Debezium must leave out, as `schema.table.column`.
@@ -285,5 +281,4 @@ def build_debezium_settings(
 
 
 def _build_patterns(names: Sequence[str]) -> str:
-    """Returns a comma-separated list of regular expressions that match the names."""
     return ",".join(re.escape(name).replace(",", r"\x2c") for name in names)

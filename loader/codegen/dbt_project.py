@@ -114,7 +114,6 @@ class DbtProject:
         return Elsewhere(tables, models, snapshots)
 
     def relative_path(self, file: Path) -> str:
-        """Returns a file's path relative to the project, for messages."""
         try:
             return file.relative_to(self.root or self.output.parent).as_posix()
         except ValueError:

@@ -99,8 +99,6 @@ def properties_file(
     Args:
         base: the last content that codegen wrote.
         new: the content that codegen would write now.
-        before: the current text of the file; None if the file does not exist.
-        where: the file, for errors.
         spaced: the `spaced` of :func:`document`, for a new file.
 
     Raises:
@@ -180,7 +178,6 @@ class Manifest:
     names: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def wrote(self, file: str, text: str) -> bool:
-        """Returns whether codegen wrote exactly this text for a model."""
         return self.models.get(file) == fingerprint(text)
 
     def to_json(self) -> str:

@@ -35,10 +35,7 @@ class Folder:
     """The current content of the output folder.
 
     Attributes:
-        read: returns the text of a file; None if the file does not exist.
-        relative_path: returns the path of a file, for messages.
         elsewhere: the project's declarations outside the folder.
-        raw_schema: the value of the `strandline__raw_schema` variable.
     """
 
     read: Callable[[str], str | None]
@@ -53,7 +50,6 @@ class Generated:
 
     Attributes:
         notes: messages for the user, each with its table or file.
-        manifest: the manifest for the next run.
     """
 
     files: list[File]

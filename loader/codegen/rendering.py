@@ -36,7 +36,6 @@ class NamedTable:
     stem: str
 
     def model(self, kind: str) -> str:
-        """Returns the name of the table's latest or history model."""
         return f"{self.stem}_{kind}"
 
 
@@ -66,7 +65,6 @@ def sources(schemas: Mapping[str, str], tables: Sequence[NamedTable]) -> dict[st
 
 
 def models(latest: Iterable[NamedTable], history: Iterable[NamedTable]) -> dict[str, Any]:
-    """Returns the data for models.yml."""
     newest = list(latest)
     entries = [*map(_latest, newest), *(_history(one, one not in newest) for one in history)]
     return {"models": sorted(entries, key=lambda entry: str(entry["name"]))}

@@ -44,9 +44,6 @@ class Table:
     Attributes:
         source: the source's name in the spec.
         spec_name: the table's name in the spec. `--select` and `--history` match this name.
-        name: the exact name of the raw table.
-        schema: the namespace of the raw table.
-        key: the primary key; empty if there is none.
         cursor: the cursor column; None for a full refresh without a cursor.
         incremental: whether syncs read only changes instead of all rows.
         state_in_lake: whether the table's cursor is in a state table in the same schema. Tests of

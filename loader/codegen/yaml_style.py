@@ -68,7 +68,6 @@ def document(value: Any, header: str, spaced: tuple[int, ...]) -> str:
     """Returns the text of a new file.
 
     Args:
-        header: comments at the top.
         spaced: indents of dashes. A blank line precedes each list item with one of these indents,
             except the first item of a list.
     """

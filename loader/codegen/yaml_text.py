@@ -78,9 +78,6 @@ class Layout:
         """Returns the start of the entry at a path, and the node of its value.
 
         Returns None if the entry comes from an alias or a merged mapping.
-
-        Args:
-            data: the parsed data of the text.
         """
         node, start = self.root, 0
         for depth, name in enumerate(path):
@@ -171,7 +168,6 @@ class Edits:
         self._edits: list[tuple[tuple[int, int, bool], str]] = []
 
     def apply(self, old: Mapping[Any, Any], new: Mapping[Any, Any]) -> str:
-        """Returns the text after the edits that change its data from `old` to `new`."""
         root, text = self.layout.root, self.layout.text
         if root is None or isinstance(root, yaml.ScalarNode):
             end = len(text)
@@ -260,7 +256,6 @@ class Edits:
         return not new or not (kept or self._begins_line(first))
 
     def _edit_inside(self, node: yaml.Node, old: Any, new: Any, path: Path) -> bool:
-        """Edits the entries of a container. Returns False if it must be rewritten instead."""
         if not node.value:
             return False
         if isinstance(node, yaml.MappingNode) and isinstance(new, Mapping):
@@ -362,7 +357,6 @@ class Edits:
         return "".join(line + self.layout.newline for line in indented)
 
     def _join_after(self, written: list[str], column: int) -> str:
-        """Joins lines and indents all lines except the first, which is already indented."""
         return self._format_block(written, column)[column:].removesuffix(self.layout.newline)
 
     def _add_edit(self, start: int, end: int, text: str, before: bool = False) -> None:
@@ -378,9 +372,6 @@ _REMEDY = "Correct the file, or delete it, so that codegen writes it again; noth
 
 class YamlText:
     """A text that is empty or contains one YAML mapping.
-
-    Args:
-        where: the file, for errors.
 
     Raises:
         SpecError: if the text is not valid YAML, or contains anything but a mapping.

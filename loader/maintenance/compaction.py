@@ -57,10 +57,8 @@ class Raw:
     """A raw table to compact.
 
     Attributes:
-        table: the table's name in the lake.
         name: ``source.table``.
         key: the primary key; empty if there is none.
-        cursor: the cursor column, or None.
         known: whether key and cursor are known from the source's description of the table.
         why: the reason why key and cursor are unknown.
     """
@@ -104,8 +102,6 @@ class CompactionResult:
     """The result of compacting one table, or an estimate in a dry run.
 
     Attributes:
-        removed: the number of removed rows.
-        expired: the number of expired Iceberg snapshots.
         note: the reason why no more rows were removed, and the number of files that killed runs
             left.
     """
@@ -122,9 +118,6 @@ def compact_raw(
     lake: Lake, raw: Raw, upkeep: Upkeep, dependents: Callable[[], Sequence[Dependent]]
 ) -> CompactionResult:
     """Compacts a raw table. Locks the table, so that no sync runs concurrently.
-
-    Args:
-        dependents: lists the tables that are built from raw tables.
 
     Raises:
         LockedError: if a run has locked the table; :func:`loader.lake.locks.retry_locked_tables`
@@ -208,7 +201,6 @@ def _delete_orphans(
     Args:
         version: the table's version at the start of compaction. If it has not changed since, the
             table is not measured again.
-        before: the table's size at the start of compaction.
     """
     stats = before if _read_version(lake, table) == version else measure_table(lake, table)
     try:
@@ -244,7 +236,6 @@ def rewrite(lake: Lake, table: str, order: str = "", where: str = "") -> None:
     """Merges small files, unless there are only a few files.
 
     Args:
-        order: the columns to sort by.
         where: a condition. Only files that may contain matching rows are rewritten.
     """
     arguments = {"strategy": "sort", "sort_order": order} if order else {}

@@ -38,7 +38,6 @@ class Dependent:
         raw: the raw tables that the model reads, as ``schema.table`` in lower case.
         batches: maps each raw table to the newest batch that is known to be merged.
         key: the key columns of the model, without :data:`UNION`.
-        cursor: the cursor column of the model.
     """
 
     name: str
@@ -49,7 +48,6 @@ class Dependent:
     cursor: str | None
 
     def reads(self, raw: str) -> bool:
-        """Returns whether the model reads a raw table (``schema.table``)."""
         return raw.lower() in self.raw
 
     def find_merged_batch(self, raw: str) -> int:

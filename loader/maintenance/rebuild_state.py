@@ -107,7 +107,6 @@ def rebuild_table(
 
     Args:
         names: the source's current name, followed by its former names.
-        warn: called with a warning if the newest commit has expired.
         known: batches that were recently found in the ledger. If there are commits of other
             batches, the ledger is read again.
 
@@ -136,7 +135,6 @@ def rebuild_table(
 def _add_states(
     key: str, commits: Sequence[Commit], stores: Stores, warn: Callable[[str], None]
 ) -> int:
-    """Adds the missing state rows. Returns their number."""
     backend = stores.state
     head = commits[-1]
     if head.state is None:

@@ -90,8 +90,6 @@ def find_superseded(
     """Finds the versions of a raw table that can be removed.
 
     Args:
-        key: the primary key; empty if there is none.
-        cursor: the cursor column, or None.
         dependents: the latest tables and histories that are built from the raw table.
     """
     sources = tuple(sharers(lake.handle(table)))
@@ -148,7 +146,6 @@ def build_superseded_sql(
     """Returns a query for the batch and sequence number of the rows to remove.
 
     Args:
-        raw: the quoted name of the raw table.
         batch: the removal limit.
         versions: the number of a key's newest versions to keep.
         floor: an SQL expression for the lowest cursor that may be redelivered.
@@ -198,7 +195,6 @@ def build_lowest_sql(texts: Sequence[str | None], data_type: str) -> str:
 
     Args:
         texts: the cursors. None is ignored.
-        data_type: the type of the cursor column.
     """
     casts = [f"cast({text_literal(text)} as {data_type})" for text in texts if text is not None]
     if len(casts) < 2:
@@ -272,7 +268,6 @@ class RemovalAccount:
 
     Attributes:
         to: the batch up to which versions may be missing; 0 if no version is missing.
-        rows: the number of removed rows.
         removing: the number of rows that a compaction is about to remove; 0 after `rows` includes
             them.
         since: the id of the table's Iceberg snapshot before these rows are removed.
@@ -317,9 +312,6 @@ def remove_superseded(lake: Lake, table: str, superseded: SupersededVersions, ro
     """Removes superseded rows in one commit. Returns the number of removed rows.
 
     The caller must have locked the table.
-
-    Args:
-        rows: the number of rows to remove (:func:`count_rows`).
 
     Raises:
         TableError: if the account of earlier compactions cannot be parsed.

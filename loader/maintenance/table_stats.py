@@ -22,7 +22,6 @@ class TableStats:
         bytes: the size of these files, which is the size of a full scan.
         stored: the size of all files in the table's data folder. If the folder cannot be listed,
             the size of all files in all snapshots.
-        snapshots: the number of Iceberg snapshots.
         orphans: the number of files in the data folder that no snapshot refers to. A killed run
             left them, or a run is still writing them.
     """

@@ -73,11 +73,7 @@ class Bucket:
 
 
 def parts_per_bucket(rows: int, buckets: int) -> int:
-    """Returns the number of parts per bucket. The more parts, the fewer rows must be reread.
-
-    Args:
-        rows: the number of rows in the table.
-    """
+    """Returns the number of parts per bucket. The more parts, the fewer rows must be reread."""
     parts = 1
     while buckets * parts * _ROWS_PER_PART < rows and buckets * parts * 2 <= _MAX_PARTS:
         parts *= 2

@@ -58,9 +58,6 @@ def narrow_share(candidates: DataFrame, share: KeySelection) -> KeySelection | N
     """Returns a selection of the candidates' keys, or None if there are no candidates.
 
     If there are too many keys for an SQL list, returns `share` unchanged.
-
-    Args:
-        share: a key selection that contains all candidates.
     """
     keys = [row[KEY] for row in candidates.select(KEY).limit(_MAX_LISTED + 1).collect()]
     if not keys:

@@ -80,7 +80,6 @@ class VerifiedBucket:
 
     @property
     def all_missed(self) -> int:
-        """The total number of differences."""
         return self.missed_updates + self.missed_rows + self.missed_deletes
 
     @property

@@ -47,8 +47,6 @@ class Finding:
     """The result of comparing one table.
 
     Attributes:
-        buckets: the number of buckets into which the table's keys are divided.
-        verified: the buckets that were compared.
         sample: the kinds and keys of at most :data:`loader.reconcile.differences.SAMPLE_SIZE`
             differences.
         left_out: columns that were not compared, as ``name (type)``.
@@ -89,9 +87,7 @@ class Reconciliation:
     Attributes:
         repairs: whether to append differences to the raw table.
         allows_deletes: whether to treat any number of missing rows as deleted.
-        buckets: the number of buckets into which a table's keys are divided.
         per_run: the number of buckets to compare in one run; None compares all buckets.
-        findings: the results, one for each table.
     """
 
     repairs: bool = False
@@ -193,9 +189,6 @@ def find_differences(
     sync: SyncContext, comparison: Comparison, share: KeySelection
 ) -> tuple[Differences | None, SyncRecord | None]:
     """Compares keys and confirms the differences.
-
-    Args:
-        share: the keys to compare.
 
     Returns:
         The confirmed differences and the ledger row of a second sync, each None if there is none.

@@ -80,7 +80,6 @@ def append_differences(
     Args:
         rows: missed updates and missed rows, with the table's columns, KIND and RAW_CURSOR.
         deleted: the keys of missed deletes.
-        count: the total number of rows.
 
     Raises:
         TableError: if the repair failed. Nothing was published.

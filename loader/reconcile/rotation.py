@@ -52,8 +52,6 @@ class Attempt:
 
     Attributes:
         ended: the end of the comparison in seconds since 1970; 0 if there was no comparison.
-        seconds: the duration of the comparison; 0 if unknown.
-        buckets: the number of compared buckets.
     """
 
     ended: float = 0.0
@@ -305,7 +303,6 @@ def _describe_missed(finding: Finding, separator: str = ", ") -> str:
 
 
 def _add_repair(record: SyncRecord, finding: Finding) -> SyncRecord:
-    """Adds the batches and the duration of a comparison to the ledger row of the sync."""
     total = record
     for later in finding.records:
         total = replace(total.plus(later), complete_until=record.complete_until)

@@ -33,7 +33,6 @@ class PastFailure:
     """Earlier failures with the same error, in one or several tables, which no longer occur.
 
     Attributes:
-        tables: the names of the tables.
         first, last: the start of the first and the end of the last failed sync, in microseconds.
     """
 

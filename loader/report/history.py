@@ -65,8 +65,6 @@ class SyncSum:
         period: the number of the period: the time divided by the period's length.
         first: the start of the first sync.
         last: the end of the last sync.
-        micros: the total duration.
-        longest: the duration of the longest sync.
         lag: the longest time between the `complete_until` of a sync and its end; None if unknown.
     """
 

@@ -57,7 +57,6 @@ def render_page(
 
     Args:
         clean: removes secrets and invisible characters from a string.
-        spec: the name of the spec, for the title.
         refresh: the number of seconds after which the page reloads itself; None if it does not.
     """
 

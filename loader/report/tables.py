@@ -150,7 +150,6 @@ def _find_problems(
     since: int,
     stale_after: float | None,
 ) -> list[Problem]:
-    """Returns a table's problem with syncs, if there is one."""
     synced, complete = row["synced_micros"], row["complete_micros"]
     age = (now - synced) / _SECOND if synced is not None else None
     subjects = [(name, id_)]
@@ -238,7 +237,6 @@ def _build_strip(syncs: Sequence[SyncSum], first: int, last: int) -> list[tuple[
 
 
 def _build_series(syncs: Sequence[SyncSum], length: int) -> dict[str, list[Any]]:
-    """Returns the values of a table's charts for each period with a sync."""
     names = ("at", "rows", "redelivered", "below", "ties", "failed", "seconds", "lag")
     series: dict[str, list[Any]] = {name: [] for name in names}
     by_period: dict[int, list[SyncSum]] = {}

@@ -68,5 +68,4 @@ def _refuse(entry: EntryPoint, reason: str, where: str) -> SpecError:
 
 
 def name_package(entry: EntryPoint) -> str:
-    """Returns the name of the package that provides an entry point."""
     return entry.dist.name if entry.dist is not None else "the package that provides it"

@@ -63,11 +63,9 @@ class Expansion:
     """Expands the values of one file. Collects all errors instead of stopping at the first error.
 
     Attributes:
-        env: the environment variables.
         folder: the base of relative paths in ``${file:…}``.
         redactor: receives the secrets in variables and files.
         plugins: the documents of the spec, keyed by name.
-        errors: the errors for values that cannot be expanded.
     """
 
     env: Mapping[str, str]
@@ -83,7 +81,6 @@ class Expansion:
         """Returns a copy of a YAML value in which all strings are expanded.
 
         Args:
-            where: the document, for errors.
             keys: the keys that lead to `value`.
         """
         if isinstance(value, dict):

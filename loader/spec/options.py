@@ -214,7 +214,6 @@ class ColumnSelection(Strict):
 
         Args:
             names: all columns of the table.
-            where: the table, for messages.
             allows_wildcards: whether wildcards may match no column.
         """
         for pattern in (*(self.include or ()), *(self.exclude or ())):
@@ -235,7 +234,6 @@ class ColumnSelection(Strict):
         Args:
             names: all columns of the table.
             required: columns that are always loaded, such as the key columns.
-            where: the table, for messages.
             must_match: whether each name and wildcard must match a column.
 
         Raises:
@@ -430,7 +428,6 @@ def options_for(options: Mapping[str, T], table: str, default: T) -> T:
     instead, because a missing mask would expose values. Names are case-insensitive.
 
     Args:
-        options: the spec's `table_options`.
         default: an instance in which no option is set.
     """
     name = table.lower()

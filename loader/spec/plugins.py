@@ -28,7 +28,6 @@ from loader.spec.validation import Model, OptionError, validate_options
 SCHEME = "strandline://"
 STATE_GROUP = "strandline.state"
 MIN_KEY_BYTES = 16
-"""The minimum length of `mask_key`."""
 _BUILT_IN_PATHS = ("spark", "sqlite", "postgresql", "redis")
 
 
@@ -101,7 +100,6 @@ class _Plugin(Strict):
 
     @property
     def where(self) -> str:
-        """The file and the document, for error messages."""
         return self._where
 
     def __repr__(self) -> str:

@@ -71,7 +71,6 @@ class FormIndex:
     """An index that finds the forms of secrets in a text.
 
     Args:
-        forms: the forms, and how to match each.
         names: registered names. Forms that equal a name are not masked in the loader's messages.
     """
 
@@ -198,7 +197,6 @@ class _View:
 
     @property
     def begins(self) -> list[int]:
-        """The start of the text, and of each replacement."""
         return self._replacement_positions[0]
 
     def list_replacements(self, start: int, stop: int) -> Iterator[tuple[int, str]]:
@@ -223,7 +221,6 @@ class _View:
         return begins, spans
 
     def map_to_parent(self, start: int, stop: int) -> tuple[int, int]:
-        """Maps a part of this text to the original text."""
         begins, spans = self._replacement_positions
         end, first, behind = spans[bisect_right(begins, start) - 1]
         start_in_parent = first if start < end else behind + start - end

@@ -65,7 +65,6 @@ class Spec(BaseModel):
     Attributes:
         sources, destinations: the documents, ordered as in the file.
         folder: the absolute path of the file's folder. Relative paths are resolved against it.
-        redactor: removes the secrets of the spec from strings.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
@@ -135,7 +134,6 @@ def load_spec(
     """Reads and validates a spec file.
 
     Args:
-        path: the file.
         env: the variables for ``${VAR}``. The default is the process's environment.
         needs_source: whether a file without a source is an error.
 

@@ -49,8 +49,6 @@ def validate_options(
     Args:
         model: the pydantic model, which may belong to a connector.
         value: the value in the spec, after expansion.
-        where: the file, the document and the key of `value`.
-        redactor: removes secrets from the error.
 
     Raises:
         SpecError: if there are mistakes. The error states the key, problem and remedy of each

@@ -52,7 +52,6 @@ def is_installed() -> bool:
 
 
 def build_missing_error(where: str) -> TableError:
-    """Returns the error to raise if Debezium is not installed."""
     return TableError(
         "sync_mode: cdc needs Debezium's engine, which is not installed",
         where=where,

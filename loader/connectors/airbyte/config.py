@@ -27,7 +27,6 @@ def find_declared_secrets(schema: Any, config: Any) -> Iterator[str]:
     """Yields those values of a configuration that its JSON schema marks as `airbyte_secret`.
 
     Args:
-        schema: the schema, or a part of it.
         config: the part of the configuration that the schema describes.
     """
     if not isinstance(schema, dict):
@@ -74,7 +73,6 @@ class ConfigUpdates:
 
     Args:
         path: the file that stores the values; None if they are not stored.
-        spec_config: the `config` in the spec.
         hide_secrets: registers the secrets in a part of a configuration for redaction.
     """
 

@@ -126,9 +126,6 @@ def _find_program(options: AirbyteOptions) -> list[str]:
 def build_config(options: AirbyteOptions, folder: Path) -> dict[str, Any]:
     """Returns the connector's configuration, including the manifest if one is set.
 
-    Args:
-        folder: the folder of the spec.
-
     Raises:
         SpecError: if the manifest cannot be read.
     """

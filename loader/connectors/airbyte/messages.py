@@ -39,7 +39,6 @@ _DATA_TYPES = ("RECORD", "STATE", "DELETE", "TRACE")
 
 
 def is_gap_report(level: str, text: str) -> bool:
-    """Returns whether a log message reports that records may be missing."""
     skips_data = any(part in text for part in GAP_REPORTS) and not _EMPTY.search(text)
     return is_error(level) or skips_data
 
@@ -50,7 +49,6 @@ class AirbyteMessages:
     Args:
         store_update: stores the configuration in a control message. Returns False if the spec sets
             no file for it.
-        streams: all streams in the catalog.
         is_strict: whether streams fail if a log message reports that records may be missing.
     """
 
@@ -248,7 +246,6 @@ def _get_object(message: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def describe_error(error: Mapping[str, Any]) -> str:
-    """Returns the error text from a trace message."""
     message = str(error.get("message") or "").strip()
     inner = str(error.get("internal_message") or "").strip()
     if not inner or inner in message:

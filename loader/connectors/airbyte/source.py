@@ -107,15 +107,12 @@ class AirbyteSource(ProgramSource):
                     self.hide(*find_declared_secrets(schema, config))
 
     def build_command(self, folder: Path, verb: str, files: Mapping[str, Path]) -> list[str]:
-        """Returns the command line for a verb of the protocol."""
         return build_command(self.options, folder, verb, files)
 
     def build_config(self) -> dict[str, Any]:
-        """Returns the configuration for the connector."""
         return self.open_config_updates().apply_to(build_config(self.options, self.folder))
 
     def open_config_updates(self) -> ConfigUpdates:
-        """Returns the store of the configuration values that the connector refreshed."""
         file_name = getattr(self.options, "renewed_config", None)
         path = self.folder / file_name if file_name else None
         return ConfigUpdates(path, self.options.config, self._hide_updated_secrets)
@@ -155,7 +152,6 @@ class AirbyteSource(ProgramSource):
         return {"config": write_json(folder, "config.json", self.build_config())}
 
     def _run_verb(self, folder: Path, verb: str) -> Iterator[dict[str, Any]]:
-        """Runs a short command of the protocol, and yields the connector's messages."""
         files = {} if verb == "spec" else self._write_config(folder)
         errors: list[str] = []
 

@@ -25,11 +25,7 @@ _EXIT_SECONDS = 2.0
 
 
 class BridgeServer:
-    """A running bridge. Syncs wait until it has received the stored state from the loader.
-
-    Attributes:
-        address: the address on which the bridge listens.
-    """
+    """A running bridge. Syncs wait until it has received the stored state from the loader."""
 
     def __init__(self, child: Child) -> None:
         self._child = child

@@ -65,8 +65,6 @@ def build_bridge_command(
 
     Args:
         python: a Python interpreter that has `cloudquery-plugin-pb`; None for the loader's own.
-        where: the source or command, for messages.
-        verb: the command of the bridge.
         files: maps the name of an option to the path of its file.
 
     Raises:

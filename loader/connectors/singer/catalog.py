@@ -60,7 +60,6 @@ def parse_catalog(
     """Returns the streams in a catalog.
 
     Args:
-        where: the source, for messages.
         find_cursor: returns the spec's cursor field for a table with this name and these fields.
 
     Raises:
@@ -178,7 +177,6 @@ def _select_fields(
 
     Args:
         parts: the stream's metadata. Fields without metadata get an entry.
-        columns: the names of the table's columns.
         deselects: whether the spec excludes fields, so that all other fields are deselected.
     """
     fields = schema.get("properties") if isinstance(schema, dict) else None

@@ -39,7 +39,6 @@ class ConnectorState:
         kind: the type of the state in the protocol, such as `GLOBAL`.
         shared: whether the state covers all streams.
         number: increases with every state of a source. Not even a full refresh resets it.
-        text: the state as JSON.
     """
 
     protocol: str
@@ -171,7 +170,6 @@ def can_store_early(
     choose the stored state, although it covers records that a table lacks.
 
     Args:
-        states: the states of the run's tables; None for a table that starts over.
         others: the states of the source's other tables.
     """
     if any(state.shared for state in others):

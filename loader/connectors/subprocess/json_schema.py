@@ -29,8 +29,6 @@ def read_streams(
     Args:
         stream: the pydantic type of a stream.
         program: the kind of program that wrote the catalog, for messages.
-        remedy: the remedy, for messages.
-        where: the source, for messages.
 
     Raises:
         TableError: if a part of the catalog has an unexpected type.
@@ -59,8 +57,6 @@ class Column:
     """A top-level field of a stream's records.
 
     Attributes:
-        name: the name of the field and of the column.
-        type: the Spark type.
         convert: converts a JSON value to the format of the spool
             (:mod:`loader.connectors.subprocess.json_values`).
     """
@@ -82,10 +78,8 @@ def build_columns(
     names as equal.
 
     Args:
-        schema: the stream's JSON schema.
         types: maps columns to their types in the spec. May include fields that the schema lacks.
         selection: the fields that the spec selects; None for all fields.
-        where: the table, for messages.
 
     Raises:
         TableError: if the schema has too many parts after its references are expanded.

@@ -62,7 +62,6 @@ def _parse_integer(text: str) -> int | Decimal:
 
 _decoder = json.JSONDecoder(parse_float=_parse_number, parse_int=_parse_integer)
 decode: Callable[[str], Any] = _decoder.decode
-"""Parses JSON."""
 
 
 def encode(
@@ -115,7 +114,6 @@ def make_converter(data_type: t.DataType) -> Callable[[Any], Any]:
 
 
 def get_spool_type(data_type: t.DataType) -> t.DataType:
-    """Returns the Spark type with which a column is read from the spool."""
     if isinstance(data_type, t.DateType):
         return t.IntegerType()
     if isinstance(data_type, (t.TimestampType, t.TimestampNTZType)):
@@ -124,7 +122,6 @@ def get_spool_type(data_type: t.DataType) -> t.DataType:
 
 
 def cast_from_spool(column: SparkColumn, data_type: t.DataType) -> SparkColumn:
-    """Casts a column of the spool to the type of the table's column."""
     if isinstance(data_type, t.DateType):
         return f.date_from_unix_date(column)
     if isinstance(data_type, (t.TimestampType, t.TimestampNTZType)):

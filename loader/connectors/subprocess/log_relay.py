@@ -38,7 +38,6 @@ def is_error(level: str) -> bool:
 
 
 def is_fatal(level: str) -> bool:
-    """Returns whether a log level means an error that terminates the program."""
     return level.strip().upper() in _FATAL_LEVELS
 
 
@@ -48,7 +47,6 @@ def strip_trace(text: str) -> str:
 
 
 def is_log_shown() -> bool:
-    """Returns whether the loader shows all output of programs."""
     return _log.isEnabledFor(logging.DEBUG)
 
 
@@ -56,7 +54,6 @@ class LogRelay:
     """Relays a program's log during one run.
 
     Args:
-        source: the name of the source.
         warn: called with the name of a table or of the source, and a warning.
         before_output: called before output of the program is shown.
     """

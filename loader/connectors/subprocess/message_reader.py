@@ -32,13 +32,9 @@ class Stream:
     """The progress of one stream within a read.
 
     Attributes:
-        name: the table's name, for messages.
-        spool: receives the stream's records.
         is_incremental: whether the stream resumes from a state. Other streams need no state to be
             complete.
         is_complete: whether the program reported that the stream succeeded.
-        reported_error: the error that the program reported for the stream.
-        batches: the batches to commit.
         error: the error to raise after the last batch.
         is_incomplete: whether the program reported that the stream failed.
         has_begun: whether the program reported that the stream started.
@@ -93,7 +89,6 @@ class Stream:
 
 
 def read_error(text: str, where: str) -> TableError:
-    """Returns the error for a stream that the program did not complete."""
     return TableError(
         excerpt(text.strip(), 1000).rstrip("."),
         where=where,
@@ -102,7 +97,6 @@ def read_error(text: str, where: str) -> TableError:
 
 
 def format_stream(key: Hashable) -> str:
-    """Formats the name of a stream, with its namespace if there is one."""
     return ".".join(str(part) for part in key if part) if isinstance(key, tuple) else str(key)
 
 
@@ -122,13 +116,11 @@ class MessageReader:
 
     Args:
         start: starts the program. Called in the reading thread.
-        message_format: parses the messages.
         streams: the requested streams, keyed as in the messages.
         protocol: the protocol's name in stored states.
         number: the number of the source's newest state.
         timeout: the time in seconds without output after which the program is stopped.
         warn: called with the name of a table or of the source, and a warning.
-        source: the name of the source, for messages.
         before_output: called before output of the program is shown.
     """
 
@@ -303,9 +295,7 @@ class MessageReader:
         """Adds a state to the streams that it covers.
 
         Args:
-            kind: the type of the state in the protocol.
             key: the stream that the state covers, or None for all streams.
-            text: the state as JSON.
             count: the number of records that the program has sent since the stream's last state.
         """
         self._number += 1

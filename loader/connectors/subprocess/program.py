@@ -58,10 +58,8 @@ class Program(Child):
     """The running program of a connector, which writes one message per line.
 
     Args:
-        folder: the working directory.
         environment: variables to set in addition to those that all child processes get.
         max_line_bytes: the maximum size of one line.
-        on_log_line: called with each line of stderr.
 
     Raises:
         TableError: if the program cannot be started.
@@ -132,7 +130,6 @@ def read_answer(
         errors: a list to which `parse` adds the errors that the messages report.
         timeout: the time in seconds without output after which the program is stopped. Its total
             run time is limited to four times as long.
-        where: the source, for messages.
         before_output: called before output of the program is shown.
         ignores_interruption: whether the program may finish if the user interrupts the run.
 

@@ -33,7 +33,6 @@ class Counts:
         low, high: the lowest and highest cursors, in the format of the spool.
         nulls: the number of records that have no cursor.
         future: the number of records whose cursor is in the future.
-        deletions: the number of deletions.
     """
 
     rows: int = 0
@@ -51,10 +50,7 @@ class SpooledBatch:
 
     Attributes:
         path: the file of records, or None if there are no records.
-        counts: statistics on the records.
         state: the state to store when the records are published, or None if the program sent none.
-        is_last: whether this is the stream's last batch.
-        warnings: warnings about the records.
         deletions_path: the file of deletions, or None if there are no deletions.
         deletion_columns: the sets of columns whose values identify the deleted rows.
     """
@@ -78,7 +74,6 @@ class Limits:
     """The limits of a batch, after which the batch ends at the next state.
 
     Attributes:
-        rows: the number of records.
         size: the size of the records in bytes.
         seconds: the time in seconds since the batch was started.
     """
@@ -121,9 +116,7 @@ class RecordSpool:
     """The spool of one stream.
 
     Args:
-        folder: the folder for the files.
         number: the number of the stream, a part of the file names.
-        layout: encodes the records.
         cursor: the cursor column, or None.
         limits: the limits of a batch; None to write all records to one batch.
 

@@ -45,11 +45,9 @@ class PlannedRead:
 
     Attributes:
         folder: a private folder for the program's configuration and for the spool.
-        requests: the requested tables.
         states: maps the name of each table, as in messages, to the state that it resumes from.
         streams: the streams to fill, keyed as in the program's messages.
         number: the number above which new states are numbered.
-        context: receives warnings.
     """
 
     folder: Path
@@ -67,12 +65,6 @@ class ProgramSnapshot(Snapshot):
     nothing.
 
     Args:
-        source: the name of the source.
-        protocol: the protocol's name in stored states.
-        limits: the limits of a batch.
-        folder: the folder of the spool.
-        start_read: starts the read.
-        probe: checks that the program can reach its source.
         names: the names of all tables of the source, including tables that the run does not load.
         cipher: encrypts the stored states; None if the source has no `mask_key`.
     """

@@ -113,8 +113,6 @@ class CatalogEntry:
 
     Attributes:
         key: the key of the stream in the program's messages.
-        name: the name of the table.
-        schema: the JSON schema.
         progress: whether the stream can resume from a state.
         primary_key: the primary key that the program declares; empty if there is none.
         cursor: the column whose values increase with every change, or None.
@@ -170,7 +168,6 @@ class ProgramSource(Source):
         return
 
     def start_read(self, read: PlannedRead) -> MessageReader:
-        """Starts a read of streams from their stored states."""
         command, message_format = self.prepare_read(read)
         return MessageReader(
             lambda on_log_line: self.start_program(command, on_log_line),

@@ -52,7 +52,6 @@ class EncodedDeletion:
     Attributes:
         number: the number of the deletion within its batch.
         columns: the columns that contain the values; empty if the deletion removes all rows.
-        line: the encoded deletion.
     """
 
     number: int
@@ -68,11 +67,8 @@ class RecordLayout:
     """The format of a stream's records in the spool.
 
     Args:
-        name: the table's name, for messages.
-        columns: the columns of the stream.
         key: the key columns, whose values must be stored exactly.
         selection: the fields that the spec selects; None for all fields.
-        masks: the masks of columns and fields.
     """
 
     def __init__(
@@ -105,7 +101,6 @@ class RecordLayout:
 
     @property
     def _options(self) -> str:
-        """The path of the table's options in the spec, for messages."""
         return f"table_options.{self.name.partition('.')[2]}"
 
     @property
@@ -117,9 +112,6 @@ class RecordLayout:
         self, record: Mapping[str, Any], deletions_before: int = 0
     ) -> tuple[bytes, dict[str, Any]]:
         """Encodes a record. Returns the line for the spool, and its values, keyed by field.
-
-        Args:
-            deletions_before: the number of deletions before the record.
 
         Raises:
             TableError: if a column cannot store a value of the key exactly, or if a string is too
@@ -159,7 +151,6 @@ class RecordLayout:
 
         Args:
             values: the values, keyed by column.
-            number: the number of the deletion within its batch.
 
         Raises:
             TableError: if the table has no primary key, if no column can store one of the values,
@@ -203,7 +194,6 @@ class RecordLayout:
         )
 
     def get_field(self, name: str) -> str:
-        """Returns a column's field name in the spool."""
         return self._fields[name][0]
 
     def read_deletions(self, spark: SparkSession, path: Path, by: Sequence[str]) -> DataFrame:

@@ -71,14 +71,12 @@ class Child:
     Args:
         environment: all environment variables of the child.
         on_log_line: called with each line of the log (stderr).
-        folder: the working directory. The default is the current directory.
         takes_input: whether the child reads its standard input (:meth:`send`). Such a child is not
             killed when this process exits, so it must exit when its input is closed.
         sends_messages: whether stdout contains messages (:meth:`lines`). If not, stdout is part of
             the log.
         own_group: whether to create a process group. If not, the child stays in the group of this
             process, and :meth:`stop` stops only the child.
-        shorten: truncates a long log line to a number of characters.
 
     Raises:
         StartError: if the program cannot be started.
@@ -218,7 +216,6 @@ class Child:
 
     @property
     def last_log_line(self) -> str:
-        """The last line of the log that is not blank, or ""."""
         return self._last_lines[-1] if self._last_lines else ""
 
     def _signal(self, number: int) -> None:

@@ -27,7 +27,6 @@ def read_tables(stub: Any, names: Sequence[str]) -> list[Any]:
 
 
 def run_verb(verb: str, options: Mapping[str, str]) -> int:
-    """Runs one command. Returns the exit code."""
     config, catalog, known = (
         json.loads(Path(options[name]).read_text()) if name in options else {}
         for name in ("--config", "--catalog", "--state")

@@ -35,7 +35,6 @@ MAX_BYTES = 100 << 20
 MAX_VALUES = 10_000_000
 """The maximum number of values in a message, including values in lists and structs."""
 MAX_NAME = 1_000
-"""The maximum length of a table's name."""
 MAX_ERROR_TEXT = 300
 """The length above which an error's text is omitted. The text may quote a value."""
 _TABLE = b"cq:table_name"
@@ -144,7 +143,6 @@ class MalformedError(Exception):
     """A message is damaged, too large, or not part of the protocol.
 
     Attributes:
-        what: the problem.
         table: the table that the message belongs to; empty if unknown.
     """
 
@@ -173,13 +171,11 @@ def read_table_name(schema: pa.Schema) -> str:
 
 
 def _name_of(schema: pa.Schema) -> str:
-    """Returns the name of a schema's table, or "" if there is none."""
     name = str((schema.metadata or {}).get(_TABLE, b"").decode("utf-8", "replace"))
     return name if len(name) <= MAX_NAME else ""
 
 
 def build_malformed_error(error: Exception, table: str) -> MalformedError:
-    """Returns the error for a message that could not be read or converted."""
     text = str(error).partition("\n")[0]
     kind = type(error).__name__
     # A long text is omitted instead of truncated, because redaction does not recognise a part of a

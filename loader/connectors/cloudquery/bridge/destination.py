@@ -58,15 +58,11 @@ class Session:
     """The stream of rows that a sync sends.
 
     Attributes:
-        folder: the folder of the stream's files.
-        is_alive: returns whether the client is still connected.
         disk: the disk space that the session may still use.
         has_rows: whether the stream has sent rows or deletions of rows.
-        schemas: the schemas of the stream's tables, keyed by table name.
         stale: the tables from which the sync deletes stale rows.
         source: the name of the source; empty until a message contains the name.
         has_ended: set when the rows were appended or could not be appended.
-        error: the reason why the rows could not be appended, or None.
     """
 
     number: int

@@ -76,9 +76,6 @@ class Relay:
     A Unix socket's path can have at most 107 characters, so the inner sockets have relative names.
     The current folder must be the bridge's private folder.
 
-    Args:
-        outer: the socket that clients connect to.
-
     Attributes:
         inner: the address of the server. Other users cannot access it.
     """

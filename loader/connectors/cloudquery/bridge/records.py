@@ -158,7 +158,6 @@ def _json_schema_of(field: pa.Field) -> dict[str, Any]:
 
 
 def _make_converter(field: pa.Field) -> Callable[[Any], Any]:
-    """Returns a function that converts a column's Python values to JSON values."""
     extension = _extension_of(field)
     if extension == "json":
         return _parse_json

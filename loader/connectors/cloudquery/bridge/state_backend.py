@@ -48,12 +48,6 @@ class StateBackend(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
 
     Every user of the machine can connect to its port. So the table's name is a secret that only the
     plugin receives. Other clients can neither read nor write the state.
-
-    Args:
-        known: the state of earlier syncs. Maps each key to its value and version.
-
-    Attributes:
-        name: the name of the table.
     """
 
     def __init__(self, known: Mapping[str, Any]) -> None:
@@ -78,7 +72,6 @@ class StateBackend(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
             return {key: list(row) for key, row in sorted(self._covered.rows.items())}
 
     def Write(self, requests: Iterator[Any], context: Any) -> Any:
-        """Applies the state rows that the plugin writes."""
         with refuse_malformed(context):
             for request in requests:
                 if request.WhichOneof("message") == "insert":
@@ -90,7 +83,6 @@ class StateBackend(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         return plugin_pb2.Write.Response()
 
     def Read(self, request: Any, context: Any) -> Iterator[Any]:
-        """Sends the state in the requested columns."""
         with refuse_malformed(context):
             schema = read_schema(request.table)
             self._check_name(schema, context)
@@ -124,9 +116,6 @@ def refuse_malformed(context: Any) -> Iterator[None]:
 
 class PluginState:
     """The state of a plugin.
-
-    Args:
-        known: maps each key to its value and version.
 
     Attributes:
         size: the memory of the state, in bytes.
@@ -222,8 +211,6 @@ def build_state_batch(schema: pa.Schema, rows: Rows) -> pa.RecordBatch:
 
 
 class Discovery(discovery_pb2_grpc.DiscoveryServicer):  # type: ignore[misc]
-    """The gRPC service that reports the version of the protocol."""
-
     def GetVersions(self, _request: Any, _context: Any) -> Any:
         return discovery_pb2.GetVersions.Response(versions=[3])
 

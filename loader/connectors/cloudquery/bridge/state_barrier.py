@@ -19,9 +19,6 @@ class PendingState:
     """A state that waits for streams to end.
 
     Attributes:
-        table: the name of the state table.
-        batch: the rows of the state.
-        size: the memory of these rows, in bytes.
         waits_for: the numbers of the open streams whose rows the state may cover.
     """
 
@@ -65,7 +62,6 @@ class StateBarrier:
 
     @property
     def size(self) -> int:
-        """The memory of the waiting states, in bytes."""
         return sum(pending.size for pending in self._pending)
 
     def hold_back(self, client: str, table: str, batch: Any, size: int) -> bool:
