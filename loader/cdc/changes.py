@@ -150,7 +150,7 @@ class Changes:
         return derive_secrets(self.table.masks, self.table.key)
 
     def _read_lines(self, spark: SparkSession) -> DataFrame:
-        """Returns those lines of the spool that are complete and not yet in the raw table."""
+        """Returns the lines of complete transactions that are not yet in the raw table."""
         parts = f.split("value", "\t", 4)
         lines = (
             self._decrypt(

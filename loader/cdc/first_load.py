@@ -5,7 +5,7 @@ runs would ignore the table when they move the slot. An advisory lock prevents t
 hold it in shared mode, and a run that moves the slot holds it in exclusive mode.
 
 A large table is loaded in chunks. Each chunk is a range of the key and is appended as one batch.
-After an interruption, the next run continues behind the last published chunk, but from a new
+After an interruption, the next run continues after the last published chunk, but from a new
 snapshot. So a change is already in the raw table if it is visible in the snapshot of the chunk that
 contains its key (`position.is_visible_to_chunk`).
 """

@@ -28,7 +28,7 @@ _MAX_NAME_BYTES = 63
 _FILTERS_SINCE = 15
 """The first major version of PostgreSQL in which publications can filter rows."""
 _PEEK_BYTES = 16 * 1024 * 1024
-"""The growth of the log above which the check for changes before Debezium starts is skipped."""
+"""If the log has grown by more than this, Debezium starts without a prior check for changes."""
 
 
 _TABLES_BY_NAME = """(

@@ -1,4 +1,4 @@
-"""Converts Debezium's values to Spark columns that equal the columns of the JDBC reader.
+"""Converts Debezium's values to Spark columns that are equal to the JDBC reader's columns.
 
 With :data:`SETTINGS`, Debezium writes values as strings if JSON cannot represent them exactly.
 """

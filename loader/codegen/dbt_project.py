@@ -55,7 +55,7 @@ class DbtProject:
 
     @classmethod
     def find(cls, spec_folder: Path, output: Path | None) -> DbtProject:
-        """Finds the project that contains `output`, or the project next to the spec if it is None.
+        """Finds the project that contains `output`, or by default the project next to the spec.
 
         The default output folder is the one that contains `codegen.json`, because users may move
         it, or else `strandline` in the project's first model folder.

@@ -90,8 +90,8 @@ class Upkeep:
     def before_ms(self, min_age: dt.timedelta = dt.timedelta()) -> int:
         """Returns the time before which snapshots expire, in milliseconds since 1970.
 
-        The days are counted back from the actual time. So if `expire_days` is 0, even the files
-        that this compaction has just replaced are deleted.
+        Uses the actual time instead of `now`. So if `expire_days` is 0, even files that this
+        compaction has just replaced are deleted.
         """
         age = max(dt.timedelta(days=self.expire_days), min_age)
         return int((now() - age).timestamp() * 1000)

@@ -292,7 +292,7 @@ def _move_folder(lake: Lake, table: str) -> str:
 
 
 def _unregister(lake: Lake, table: str) -> str:
-    """Removes the table from its catalog without reading it, as `drop table` would."""
+    """Removes the table from its catalog. Unlike `drop table`, does not read the table."""
     jvm: Any = lake.spark._jvm
     context: Any = lake.spark.sparkContext
     names = context._gateway.new_array(jvm.java.lang.String, 2)

@@ -75,7 +75,7 @@ def list_expirable(lake: Lake, table: str, before_ms: int) -> list[int]:
 
 
 def expire_snapshots(lake: Lake, table: str, before_ms: int) -> int:
-    """Expires snapshots and deletes the files that only they use. Returns their number."""
+    """Expires snapshots, and deletes files that only they use. Returns how many were expired."""
     ids = list_expirable(lake, table, before_ms)
     for first in range(0, len(ids), _PER_COMMIT):
         # With the time 0, Iceberg expires only the listed snapshots.

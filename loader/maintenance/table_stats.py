@@ -56,8 +56,8 @@ def measure_table(lake: Lake, table: str) -> TableStats:
 def _measure_current(lake: Lake, table: str, handle: Any) -> tuple[int, int, int]:
     """Returns the rows, files and bytes of a table's current snapshot.
 
-    Reads the totals in the snapshot's summary, which some engines do not write. Counts the rows if
-    there are delete files.
+    Reads the totals in the snapshot's summary if it contains them: some engines write none. Counts
+    the rows if there are delete files.
     """
     current = handle.currentSnapshot()
     if current is None:

@@ -84,8 +84,8 @@ def choose_due_buckets(
     """Returns the buckets to compare now; empty if no bucket is due.
 
     Groups are due at intervals of `every` / `groups`, so that each group is compared again within
-    `every`. Buckets that were never compared count from the start of the first comparison. A bucket
-    whose differences were not repaired is always due. If the budget does not cover all due buckets,
+    `every`. A bucket that was never compared counts as compared when the first comparison started. A
+    bucket with unrepaired differences is always due. If the budget does not cover all due buckets,
     buckets with unrepaired differences alternate with the other due buckets, because some
     differences are never repaired.
 

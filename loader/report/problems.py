@@ -40,7 +40,7 @@ KINDS = {
     "proof warns": _Kind(WARN, "warns", "proof warns", "proofs warn"),
     "unproved": _Kind(WARN, "unproved", "the proofs are missing or old", ""),
 }
-"""The kinds of problems, in the order of the verdict."""
+"""The kinds of problems, in the order in which the verdict counts them."""
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,7 @@ Duration = Annotated[str, Field(json_schema_extra=DURATION_SCHEMA)]
 
 
 class ReconcileOptions(Strict):
-    """Says how often runs compare all keys of a table with the source.
+    """Sets how often runs compare all keys of a table with the source.
 
     >>> ReconcileOptions(every="1 day", budget="5 %").share
     0.05

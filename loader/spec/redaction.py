@@ -1,7 +1,7 @@
 """Removes secrets from logs, errors and the ledger.
 
 Registered secrets are the values of secret keys, the user information in URLs, the contents of
-``${file:…}``, and the values that a connector declares as secret. Text that follows, for example,
+``${file:…}``, and the values that a connector declares as secret. Text after a key such as
 `password=` is masked even if it is not registered.
 
 A password may be a word in the loader's own messages, such as `loader` or `setup`. Such a password

@@ -360,8 +360,8 @@ def _in_base(
 def is_own_word(form: str) -> bool:
     """Returns whether the loader's messages may contain a form by chance, such as `loader`.
 
-    This is the case if the loader's source code contains the form, also as a part of a word, such
-    as `ost`. It hardly ever contains a secure password.
+    True if the loader's source code contains the form, even within a word, such as `ost`. The
+    source code is very unlikely to contain a secure password.
     """
     text, words, parts = _read_own_text()
     longest = max(re.findall(r"\w+", form), key=len, default="")

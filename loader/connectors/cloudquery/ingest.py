@@ -95,7 +95,7 @@ class CloudQueryIngest:
 
 
 def _name_source(name: str) -> str:
-    """Replaces invalid characters in a name, and then appends a hash of the original name.
+    """Replaces invalid characters in a name. If there are any, appends a hash of the original name.
 
     Without the hash, `aws.prod` and `aws_prod` would become the same source.
     """

@@ -101,7 +101,7 @@ class LogRelay:
 def is_broken_message(line: bytes) -> bool:
     """Returns whether a line is probably a damaged message.
 
-    It is if it starts like a message or contains a message type. Other lines are log lines.
+    Such a line starts like a message, or contains a message type. All other lines are log lines.
     """
     start = line[:64].replace(b"\0", b"").lstrip(_LEADING)
     return start.startswith(b"{") or any(word in line for word in _DATA_TYPES)

@@ -355,7 +355,7 @@ class MessageReader:
             stream.reported_error = read_error(text, f"table {stream.name}")
 
     def note_fatal(self, text: str) -> None:
-        """Records a fatal log message, the reason for a failure without a reported error."""
+        """Records a fatal log message, shown if the program fails without reporting an error."""
         self._fatal = self._fatal or text
 
     def note_possible_gap(self, text: str) -> None:

@@ -199,7 +199,7 @@ class Child:
         self._log.stop_reading()
 
     def note_progress(self) -> None:
-        """Resets the time of silence, after output or while the child is paused."""
+        """Restarts the silence timer, after output or while the child is paused."""
         self.last_output_at = self.last_message_at = time.monotonic()
 
     def is_silent(self, seconds: float) -> bool:

@@ -263,7 +263,7 @@ def _check_type(kind: pa.DataType) -> None:
 
 
 def _check_size(message: Any) -> None:
-    """Rejects a batch that declares too many values or bytes. Requires a valid message format."""
+    """Rejects a batch that declares too many values or bytes. Arrow must have parsed it before."""
     root = _Table.root(memoryview(message.metadata))
     batch = root.table(2)
     values = [batch.number("<q", 0), *(length for length, _ in batch.pairs(1))]
