@@ -249,7 +249,6 @@ class Changes:
         )
 
     def _fill_values(self, rows: DataFrame, window: Window) -> DataFrame:
-        """Replaces omitted values with the values in the previous version of the row."""
         rows = self.cache(rows)
         versions = self._add_row_ids(
             self._add_raw_versions(rows, window), self._list_key_changes(rows)
@@ -341,7 +340,6 @@ class Changes:
         return f.to_json(f.struct(*(f.col(quote_name(name)) for name in self.key)))
 
     def _expand_truncates(self, rows: DataFrame, window: Window) -> DataFrame:
-        """Replaces each TRUNCATE with tombstones of the keys that existed at that time."""
         no_key = reduce(and_, [f.col(quote_name(name)).isNull() for name in self.key])
         is_truncate = f.col(DELETED) & no_key
         rows = self.cache(rows)

@@ -142,7 +142,7 @@ class FirstLoads:
         """Returns the snapshot for a first load. The slot and the publication must exist.
 
         An open snapshot blocks an ALTER TABLE of its tables. So a snapshot usually covers only one
-        table. If too many snapshots are open, a new one covers all remaining tables.
+        table. If too many snapshots are open, a new snapshot covers all remaining tables.
 
         Args:
             is_resumed: whether an earlier run started the load. If so, the publication already

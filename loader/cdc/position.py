@@ -211,7 +211,7 @@ def _parse_snapshot(stored: Mapping[str, Any]) -> VisibleTransactions:
 
 
 def is_visible(snapshot: VisibleTransactions, transaction: Column) -> Column:
-    """Returns :meth:`VisibleTransactions.can_see` as a Spark column."""
+    """Returns a Spark column that is equivalent to :meth:`VisibleTransactions.can_see`."""
     distance = f.pmod(
         transaction - f.lit(snapshot.xmax) + f.lit(_HALF_OF_XIDS), f.lit(_EPOCH)
     ) - f.lit(_HALF_OF_XIDS)

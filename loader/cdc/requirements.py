@@ -287,7 +287,6 @@ def check_table(
 def _uses_only(
     connection: Connection, slot: SourceSlot, table: SourceTable, columns: Sequence[str]
 ) -> bool:
-    """Returns whether a table's `where` option uses only these columns."""
     native, quote = table.ref.native, slot.database.dialect.quote
     subquery = f"select {', '.join(map(quote, columns))} from {slot.database.relation(native)}"
     try:

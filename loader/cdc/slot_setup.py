@@ -133,7 +133,6 @@ def prepare_slot(
 def _publish_tables(
     source_slot: SourceSlot, connection: Connection, tables: Sequence[SourceTable]
 ) -> dict[str, TableError]:
-    """Adds tables to the publication. Returns an error for each table that cannot be added."""
     try:
         source_slot.publish(connection, tables)
     except DatabaseError:

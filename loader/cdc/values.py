@@ -187,7 +187,6 @@ def _convert_decimal(raw: Column, name: str, data_type: t.DecimalType, hides_val
 
 
 def _refuse_overflow(raw: Column, value: Column, column: LoggedColumn) -> Column:
-    """Returns a timestamp. The query fails if the microseconds overflow 64 bits."""
     spark_type = "timestamp" if column.kind == "timestamptz" else "timestamp_ntz"
     if column.kind == "timestamptz":
         is_too_late = value.isNull()
@@ -230,7 +229,6 @@ def _convert_instant(raw: Column) -> Column:
 def _replace_special_values(
     raw: Column, special: Mapping[Any, str], data_type: str, result: Column
 ) -> Column:
-    """Returns the constant for a special value, and `result` for any other value."""
     for raw_value, value in special.items():
         result = f.when(raw == raw_value, f.lit(value).cast(data_type)).otherwise(result)
     return result

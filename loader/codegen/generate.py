@@ -217,7 +217,6 @@ def _properties(
 
 
 def _list_declared(sources: tuple[File | None, Any]) -> set[tuple[str, str]]:
-    """Returns the tables that sources.yml declares, including tables that users added."""
     file, _ = sources
     return {
         (str(source.get("name")), str(table.get("name")))
@@ -232,7 +231,6 @@ def _list_stale_tables(
     memory: Manifest,
     complete: Container[str],
 ) -> list[tuple[str, str]]:
-    """Returns notes about tables that sources.yml declares but the spec no longer contains."""
     current = {one.table.full_name for one in named}
     text = "no longer a table of the spec; its entries and models stay: delete them by hand"
     return [

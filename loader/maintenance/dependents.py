@@ -91,7 +91,6 @@ def find_dependents(lake: Lake, excluded: Collection[str] = ()) -> list[Dependen
 
 
 def _list_namespaces(lake: Lake, parent: str) -> Iterator[str]:
-    """Yields all namespaces in a catalog or namespace, including nested namespaces."""
     for row in lake.spark.sql(f"show namespaces in {parent}").collect():
         name = f"{quote_name(lake.catalog)}.{row['namespace']}"
         yield name

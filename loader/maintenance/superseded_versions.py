@@ -366,7 +366,6 @@ def close_account(lake: Lake, table: str) -> RemovalAccount:
 
 
 def _has_removed_rows(handle: Any, account: RemovalAccount) -> bool:
-    """Returns whether rows were removed after the Iceberg snapshot `account.since`."""
     snapshot = handle.currentSnapshot()
     while snapshot is not None and str(snapshot.snapshotId()) != account.since:
         if snapshot.operation() in ("delete", "overwrite"):

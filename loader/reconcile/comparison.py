@@ -224,7 +224,6 @@ class Comparison:
         return select_own_rows(self.plan, self.lake.frame(self.plan.lake_table))
 
     def _read_raw_as_source(self) -> DataFrame:
-        """Returns the raw table's rows with the source's columns and types."""
         plan, raw = self.plan, self._read_raw()
         drift = plan_drift(self.lake, plan.lake_table, plan.table.schema, plan.policy)
         raw_fields = {field.name.lower(): field for field in raw.schema.fields}

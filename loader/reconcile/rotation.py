@@ -84,8 +84,8 @@ def choose_due_buckets(
     """Returns the buckets to compare now; empty if no bucket is due.
 
     Groups are due at intervals of `every` / `groups`, so that each group is compared again within
-    `every`. A bucket that was never compared counts as compared when the first comparison started. A
-    bucket with unrepaired differences is always due. If the budget does not cover all due buckets,
+    `every`. A bucket that was never compared counts as compared by the first comparison. A bucket
+    with unrepaired differences is always due. If the budget does not cover all due buckets,
     buckets with unrepaired differences alternate with the other due buckets, because some
     differences are never repaired.
 
@@ -154,7 +154,6 @@ class Rotation:
         self._loading = threading.Lock()
 
     def __call__(self, sync: SyncContext) -> Work | None:
-        """Returns the work for a table if some of its buckets are due, else None."""
         plan, options = sync.plan, sync.plan.options.rotation
         if options is None or plan.mode == FULL_REFRESH or not sync.lake.exists(plan.lake_table):
             return None
@@ -256,14 +255,12 @@ def _is_small(sync: SyncContext, compared: Mapping[int, LastComparison]) -> bool
 
 
 def _sync_and_raise(sync: SyncContext, error: Exception) -> SyncRecord:
-    """Syncs a table and then raises the error that prevented its comparison."""
     with sync.unlock_at_end():
         sync_locked_table(sync)
         raise error
 
 
 def _report(sync: SyncContext, finding: Finding, attempt: Attempt) -> None:
-    """Warns about differences, and about a budget that is too small for the `every` option."""
     found = f"{len(finding.verified)} of {finding.buckets} buckets of its keys were compared"
     if finding.distrusted:
         sync.warn(
@@ -291,7 +288,6 @@ def _report(sync: SyncContext, finding: Finding, attempt: Attempt) -> None:
 
 
 def _describe_repaired(finding: Finding) -> str:
-    """Returns a sentence about the repaired differences, for use if deletes were not repaired."""
     if not finding.total("all_repaired"):
         return ""
     return f" {_describe_missed(finding, ' and ')} were appended."

@@ -155,7 +155,6 @@ def build_report(
 
 
 def _list_past_failures(tables: Sequence[TableReport]) -> list[PastFailure]:
-    """Returns the failures that no longer occur, the newest first."""
     by_text: dict[str, list[tuple[str, ErrorSum]]] = {}
     for table in tables:
         for error in table.errors:
@@ -175,7 +174,6 @@ def _list_past_failures(tables: Sequence[TableReport]) -> list[PastFailure]:
 
 
 def _sum_series(each_series: Sequence[Mapping[str, Sequence[Any]]]) -> dict[str, list[Any]]:
-    """Returns the sums over all tables, for each period."""
     names = ("rows", "redelivered", "below", "ties", "failed")
     sums: dict[int, list[int]] = {}
     for series in each_series:

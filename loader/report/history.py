@@ -315,7 +315,6 @@ def _replace_column(rows: pa.Table, name: str, values: Any) -> pa.Table:
 
 
 def _fill_counts(values: Any) -> list[Any]:
-    """Replaces unknown row counts and unknown durations with 0."""
     listed = list(values)
     start = len(listed) - len(_COUNTS)
     counts = [count or 0 for count in listed[start:]]

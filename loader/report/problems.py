@@ -101,7 +101,6 @@ def describe_proof(proof: Proof, target: str) -> Problem:
 
 
 def _list_keys(proof: Proof) -> str:
-    """Returns the keys of the first failing rows as one line."""
     key = {name.lower() for name in proof.key}
     places = [i for i, name in enumerate(proof.rows.columns) if name.lower() in key]
     if not places:

@@ -196,7 +196,6 @@ def _longest_age(usual: float | None) -> float:
 def _sum_errors(
     failed: Sequence[SyncSum], synced: int | None, row: Mapping[str, Any]
 ) -> list[ErrorSum]:
-    """Returns the distinct errors, the newest first."""
     by_text: dict[str, list[SyncSum]] = {}
     for each in failed:
         by_text.setdefault(each.error or "unknown error", []).append(each)

@@ -116,7 +116,6 @@ def _find_model(proof: Proof) -> tuple[str, str]:
 
 
 def _list_by_spark(lake: Lake) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Yields the name and the properties of each table in the lake's catalog."""
     spark, catalog = lake.spark, quote_name(lake.catalog)
     for namespace in spark.sql(f"show namespaces in {catalog}").collect():
         for row in spark.sql(f"show tables in {catalog}.{namespace[0]}").collect():

@@ -118,7 +118,6 @@ class LoaderRunOperator(BaseOperator):
             self._process.terminate()
 
     def _run(self) -> tuple[list[dict[str, Any]], int]:
-        """Runs the loader and logs its output. Returns its events and exit code."""
         selected = [f"--select={name}" for name in self.select]
         command = [self.executable, "-c", self.config, "--log-format", "json", "run"]
         try:
@@ -250,7 +249,6 @@ def build_asset(table: str) -> Asset:
 
 
 def _read_event(line: str) -> dict[str, Any] | None:
-    """Parses an event. Returns None for other output."""
     try:
         event = json.loads(line)
     except ValueError:

@@ -292,7 +292,6 @@ def key_path(keys: Sequence[str | int]) -> str:
 
 
 def _find_closing_brace(text: str, start: int, location: _Location) -> int:
-    """Returns the position of the brace that closes the ``${`` before `start`."""
     depth = 1
     for brace in _BRACE.finditer(text, start):
         depth += 1 if brace[0] == "${" else -1

@@ -126,7 +126,6 @@ def describe_attributes(model: type[BaseModel]) -> dict[str, str]:
 
 
 def _plain(text: str) -> str:
-    """Returns a part of a docstring as one line, without Sphinx roles."""
     text = re.sub(r"\s*\(:\w+:`[^`]*`\)", "", " ".join(text.split()))
     text = re.sub(r":\w+:(?=`)", "", text).replace("``", "`")
     return text[:1].upper() + text[1:]
@@ -145,7 +144,6 @@ def _accept_numbers(node: Any) -> None:
 
 
 def _spec_of(model: type[BaseModel], reference: Schema) -> Schema:
-    """Returns the schema of a document whose inner `spec` contains the options of `model`."""
     if any(field.is_required() for field in model.model_fields.values()):
         return {"properties": {"spec": reference}, "required": ["spec"]}
     return {"properties": {"spec": {"anyOf": [reference, {"type": "null"}]}}}

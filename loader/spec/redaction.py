@@ -137,12 +137,10 @@ def redact_foreign(text: str) -> str:
 
 
 def _find_by_position(text: str) -> Iterator[tuple[int, int]]:
-    """Yields the start and end of each part of the text that is in a usual position of secrets."""
     return (match.span("secret") for match in _find_matches(text))
 
 
 def _mask(text: str, spans: Iterable[tuple[int, int]], longest: int) -> str:
-    """Returns the start of a text in which each of the sorted spans is replaced by a mask."""
     # Overlapping spans become one mask, so that no part of a secret remains.
     pieces, end = [], 0
     for start, stop in spans:

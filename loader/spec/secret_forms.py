@@ -162,8 +162,6 @@ class _Spaced(NamedTuple):
 
 
 class _Keys:
-    """An index that finds all forms in a text, ignoring white space."""
-
     def __init__(self, names: Iterable[str]) -> None:
         self._keys: dict[str, list[tuple[str, _Spaced]]] = {}
         solids = ((_SPACE.sub("", name), name) for name in names)

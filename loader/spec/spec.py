@@ -321,7 +321,6 @@ def _model(document: Document) -> type[SourceSpec] | type[DestinationSpec]:
 
 
 def _outer_errors(document: Document, where: str) -> list[SpecError]:
-    """Returns the errors in the top-level keys of a document."""
     value = document.value
     if not isinstance(value, dict):
         return [

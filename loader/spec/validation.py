@@ -71,8 +71,8 @@ def validation_errors(
         details = error.errors(include_url=False)
         errors = [_build_error(each, model, value, where, redactor) for each in details]
         # For a union, pydantic reports one error for each member. Only the first error is used.
-        # Pydantic reports a misspelt required key both as unknown and as missing. Only the first of
-        # these is kept.
+        # Pydantic reports a misspelt required key both as unknown and as missing. The error for the
+        # missing key is dropped.
         misspelt = {each.where.rpartition(".")[0] + each.remedy for each in errors if each.remedy}
         first: dict[str, SpecError] = {}
         for each in errors:
@@ -151,7 +151,6 @@ def _literals(context: Mapping[str, Any]) -> list[str]:
 
 
 def _format_value(value: Any) -> str:
-    """Formats a short scalar. Returns "" for other values."""
     if value is None:
         return "empty"
     if isinstance(value, bool):

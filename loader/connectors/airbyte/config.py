@@ -1,8 +1,8 @@
 """Finds the secrets in a connector's configuration, and stores the values that it refreshes.
 
 A connector may refresh single-use tokens during a read. The loader stores the refreshed values in a
-file that only the current user can read. It ignores the file if the spec's `config` was changed
-later.
+file that only the current user can read. It ignores the file if the spec's `config` has
+changed since then.
 """
 
 from __future__ import annotations

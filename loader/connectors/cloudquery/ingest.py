@@ -61,7 +61,6 @@ class CloudQueryIngest:
                 self.bridge.answer(message)
 
     def _append_session(self, session: Mapping[str, Any]) -> str | None:
-        """Appends the tables of a session. Returns an error message, or None on success."""
         folder = Path(session["folder"])
         messages = folder / _MESSAGES
         if not session["rows"] and not session["stale"]:

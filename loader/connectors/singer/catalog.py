@@ -123,7 +123,6 @@ def _parse_stream(
 
 
 def _metadata_of(stream: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the metadata whose breadcrumb is empty: those of the stream itself."""
     for part in stream.get("metadata") or ():
         if not part.get("breadcrumb"):
             return dict(part.get("metadata") or {})

@@ -104,7 +104,6 @@ class SingerMessages:
             reader.add_record(key, record)
 
     def _check_schema(self, message: Mapping[str, Any], reader: MessageReader) -> None:
-        """Warns if the key in a schema message differs from the key in the catalog."""
         name, keys = message.get("stream"), message.get("key_properties") or []
         planned = self._keys.get(self._aliases.get(name) if isinstance(name, str) else None)
         if planned is not None and keys and set(keys) != set(planned):

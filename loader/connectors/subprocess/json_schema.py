@@ -137,7 +137,6 @@ def parse_type(
 
 
 def _list_types(schema: Any, root: Mapping[str, Any], budget: Counter[str]) -> Iterator[t.DataType]:
-    """Yields the types that a schema allows. Reads each part of the schema only once."""
     seen: set[int] = set()
     waiting = [schema]
     while waiting:

@@ -90,7 +90,6 @@ class LogRelay:
         self._warn(table or self.source, text)
 
     def _relay_warning(self, text: str) -> None:
-        """Shows a warning of the program, or only logs it after too many different warnings."""
         if text not in self._shown and len(self._shown) >= _MAX_WARNINGS:
             self.log(text)
             return

@@ -426,7 +426,6 @@ class MessageReader:
         self._end_all(code, self._stopped or problem)
 
     def _end_all(self, code: int | None, problem: LoaderError | None) -> None:
-        """Ends the streams that are still open after the program has exited."""
         if problem is None and (code or self._failure):
             assert self._process is not None
             self.log.before_output()

@@ -255,7 +255,6 @@ class RecordSpool:
         return self._folder / f"{self._number}.{self._batches}.jsonl"
 
     def _list_warnings(self) -> tuple[str, ...]:
-        """Returns warnings about fields, except warnings that were already returned."""
         warnings = []
         for what, fields in (
             ("values of {} do not match its type", self.layout.unfit_counts),

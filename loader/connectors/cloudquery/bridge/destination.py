@@ -339,7 +339,6 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         self._publish_states()
 
     def _publish_states(self) -> None:
-        """Applies those states that no longer wait for a stream, and sends them to the loader."""
         with self._lock:
             for pending in self._barrier.release():
                 rows = self._states.setdefault(pending.table, PluginState({})).apply(pending.batch)
@@ -354,7 +353,6 @@ def _write_message(session: Session, rows: Any, message: Mapping[str, Any]) -> N
 
 
 def _write_catalog(session: Session) -> dict[str, Any]:
-    """Writes the catalog of a session. Returns a description of the session for the loader."""
     streams = []
     for name, schema in session.schemas.items():
         entry = build_stream(schema)

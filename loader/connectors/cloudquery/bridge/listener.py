@@ -115,7 +115,6 @@ class Relay:
             Path(name).unlink(missing_ok=True)
 
     async def _connect(self, name: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connects to the server from a socket whose name identifies the client."""
         connection = socket.socket(socket.AF_UNIX)
         try:
             connection.setblocking(False)
@@ -128,7 +127,6 @@ class Relay:
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Copies bytes until the reader's side closes its connection, then closes the writer."""
     try:
         while data := await reader.read(_CHUNK):
             writer.write(data)
@@ -206,7 +204,6 @@ def serve(config: Mapping[str, Any]) -> int:
 
 
 def _listen_at_path(server: Any, path: str, folder: Path) -> str:
-    """Listens on a Unix socket. Returns its address in the format for clients."""
     where = Path.cwd() / path.removeprefix("//")
     try:
         outer = bind(path.removeprefix("//"))

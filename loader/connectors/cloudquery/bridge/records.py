@@ -51,7 +51,6 @@ def build_streams(schemas: Sequence[pa.Schema]) -> list[dict[str, Any]]:
 
 
 def _list_ancestors(schema: pa.Schema, schemas_by_name: Mapping[str, pa.Schema]) -> list[pa.Schema]:
-    """Returns the schemas of a table's ancestors, starting with its parent."""
     result: list[pa.Schema] = []
     seen = {read_table_name(schema)}
     parent = schemas_by_name.get(_metadata_of(schema).get(_PARENT, b"").decode())
