@@ -69,7 +69,7 @@ class ConversionWarnings:
 
 
 class DebeziumLog:
-    """Collects the warnings in Debezium's log. Other lines are not stored: they may quote values.
+    """Collects the warnings in Debezium's log. The log is not stored, because it may quote values.
 
     Attributes:
         last_line: the last line that is not empty.
