@@ -1,4 +1,4 @@
-"""Suggests columns for options, based on column names and types. Used only in messages."""
+"""Suggests cursor and deletion columns in messages, based on column names and types."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ MARKS = (t.BooleanType, t.DateType, t.TimestampType, t.TimestampNTZType, t.Numer
 """Types that a `deleted_field` can have; see :func:`loader.rows.bookkeeping.is_tombstone`."""
 
 UPDATE_COLUMN = re.compile(r"updat|modif|chang|mtime|(^|_)rowversion$", re.IGNORECASE)
-"""Names of columns that applications or triggers usually set when they change a row."""
+"""Matches names of columns that applications or triggers usually set when they change a row."""
 
 
 def suggest_cursors(table: SourceTable) -> list[str]:
-    """Suggests cursor columns, most likely first."""
+    """Returns likely cursor columns, the best first."""
 
     def score(name: str) -> int:
         type_ = CursorType.of(table.schema[name].dataType)
@@ -31,7 +31,7 @@ def suggest_cursors(table: SourceTable) -> list[str]:
 
 
 def suggest_deletion_columns(table: SourceTable) -> list[str]:
-    """Suggests columns that may flag deleted rows, most likely first."""
+    """Returns columns that may flag deleted rows, the likeliest first."""
 
     def score(name: str) -> int:
         data_type, lowered = table.schema[name].dataType, name.lower()

@@ -1,6 +1,4 @@
-"""Formats rows as strings in the same way in databases and in Spark, to compare their md5 hashes.
-
-Values are formatted as follows:
+"""Formats rows as strings, so that a database and Spark compute the same md5 hashes.
 
 - integers and booleans: digits;
 - decimals: the digits of the unscaled value;
@@ -15,8 +13,8 @@ first 60 bits of the md5 of the joined string. A bucket's checksum is the sum of
 checksums. A key's hash is the full md5 of the key's formatted values, so SQL can select a key of
 any type by its hash. The first 60 bits of the hash determine the key's bucket.
 
-Databases and Spark format floating-point numbers differently. Checksums that a database computes
-therefore exclude floating-point columns. They also exclude columns whose types have no text format.
+Databases and Spark format floating-point numbers differently, so checksums that a database computes
+exclude floating-point columns. They also exclude columns whose types have no text format.
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ class TextFormat(enum.Enum):
 
 @dataclass(frozen=True)
 class HashedColumn:
-    """A column to compare: its name and type in Spark, and its text format."""
+    """A column that is hashed, with its name and type in Spark."""
 
     name: str
     type: t.DataType
@@ -66,7 +64,7 @@ class HashedColumn:
 
 
 def text_format(data_type: t.DataType) -> TextFormat:
-    """Returns the text format for a column that Spark hashes."""
+    """Returns the format of a column that Spark hashes."""
     if isinstance(data_type, t.IntegralType):
         return TextFormat.INTEGER
     for kind, form in _FORMS:
@@ -90,7 +88,7 @@ def spark_text(part: HashedColumn) -> Column:
     """Returns an expression that formats a column's values as strings."""
     value = f.col(quote_name(part.name))
     if part.form is TextFormat.DECIMAL:
-        # Spark formats small decimals as 1.2E-7. The digits before the E are the unscaled value.
+        # Spark formats a small decimal as 1.2E-7; the digits before the E are its unscaled value.
         digits = f.translate(f.substring_index(value.cast("string"), "E", 1), ".", "")
         text = digits.cast("decimal(38, 0)").cast("string")
     elif part.form is TextFormat.BOOLEAN:
@@ -121,5 +119,5 @@ def spark_number(md5: Column) -> Column:
 
 
 def spark_total(number: Column) -> Column:
-    """Returns the sum of 60-bit numbers as a string, because the sum may overflow a bigint."""
+    """Returns a sum of 60-bit numbers as a string, because the sum may overflow a bigint."""
     return f.sum(number.cast("decimal(20, 0)")).cast("string")

@@ -1,7 +1,7 @@
 """Provides a source table's rows by key, so that `loader reconcile` can compare them with the lake.
 
 There are three levels of detail: checksums of buckets (groups of keys), hashes of keys and rows,
-and the rows themselves. If a database has an md5 function, it computes checksums and hashes itself
+and the rows themselves. A database that has an md5 function computes checksums and hashes itself
 (:mod:`loader.sources.jdbc.checksum_sql`). For other sources, Spark reads and hashes the rows.
 """
 
@@ -48,10 +48,10 @@ WANTED = "_cq_wanted"
 
 @dataclass(frozen=True)
 class KeySelection:
-    """A subset of a table's keys. They are selected by their buckets or listed individually.
+    """A subset of a table's keys: either all keys of some buckets, or a list of keys.
 
     Attributes:
-        of: the number of buckets; a key's bucket is its hash modulo this number.
+        of: the number of buckets. A key's bucket is its hash modulo this number.
         buckets: the selected buckets; None selects all.
         keys: the hashes of the selected keys; None if `buckets` selects the keys.
     """
@@ -61,11 +61,7 @@ class KeySelection:
     keys: tuple[str, ...] | None = None
 
     def contains(self, key: Column) -> Column:
-        """Returns whether a key is selected.
-
-        Args:
-            key: the key's hash.
-        """
+        """Returns whether the key with this hash is selected."""
         if self.keys is not None:
             return key.isin(*self.keys)
         if self.buckets is None:
@@ -73,11 +69,11 @@ class KeySelection:
         return self.bucket(key).isin(*self.buckets)
 
     def bucket(self, key: Column) -> Column:
-        """Returns the bucket (a bigint) of the key that has this hash."""
+        """Returns the bucket (a bigint) of the key with this hash."""
         return f.pmod(spark_number(key), f.lit(self.of)).cast("bigint")
 
     def number_of(self, key: str) -> int:
-        """Computes the bucket of one key from its hash."""
+        """Like :meth:`bucket`, but for a Python string."""
         return int(key[:DIGITS], 16) % self.of
 
 
@@ -104,50 +100,46 @@ class Contents(ABC):
     def sums(self, share: KeySelection, parts: int) -> DataFrame:
         """Splits each bucket into parts. Returns one row per part.
 
-        Each row contains the part's number (in the column BUCKET), COUNT and CHECKSUM. Only source
-        rows that the spec selects are counted. Parts that have no such rows are omitted.
+        Each row contains the part's number (in the column BUCKET), COUNT and CHECKSUM. Only rows
+        that the spec selects are counted. Parts without such rows are omitted.
 
         Args:
-            parts: the number of parts in each bucket. A key's part number is the key's hash modulo
+            share: the buckets.
+            parts: the number of parts in each bucket. A key's part number is its hash modulo
                 `share.of` * `parts`.
         """
 
     @abstractmethod
     def hashes(self, share: KeySelection) -> DataFrame:
-        """Returns KEY, CHECKSUM and WANTED (whether the spec selects the row) for each row."""
+        """Returns KEY, CHECKSUM and WANTED (whether the spec selects the row) of each row."""
 
     @abstractmethod
     def rows(self, share: KeySelection) -> DataFrame:
-        """Reads the selected rows, and possibly others. Adds the column KEY."""
+        """Reads at least the selected rows. Adds the column KEY."""
 
     def check_storable(self, share: KeySelection) -> None:
-        """Checks, as a sync does, that the lake can store all values of the selected rows.
-
-        Raises:
-            TableError: if the lake cannot store a value.
-        """
+        """Raises a TableError if the lake cannot store a value of the selected rows."""
         del share  # the values are checked when the rows are read
 
     def key_hash(self) -> Column:
-        """Returns the hash of a row's key. The rows must have the source's names and types."""
+        """Returns the hash of a row's key. The row must have the source's names and types."""
         return spark_hash(self.key)
 
     def row_checksum(self) -> Column:
-        """Returns the checksum of a row. The rows must have the source's names and types."""
+        """Returns the checksum of a row. The row must have the source's names and types."""
         return spark_number(spark_hash(self.checksum_columns))
 
 
 class ReadContents(Contents):
-    """Contents that Spark reads and hashes. Suitable for all kinds of sources.
+    """The contents of any kind of source. Spark reads and hashes the rows.
 
     Args:
-        read: a function that reads the rows of a window.
+        read: reads the rows of a window.
         schema: the table's columns.
         key: the primary key.
         window: the cursor and the rows that the spec selects.
-        unique: whether each key has only one row in the source. If not, the newest row of each key
-            is used. Rows are ordered by cursor, and then by the order in which the source returns
-            them.
+        unique: whether the source has only one row per key. Otherwise the row with the highest
+            cursor is used; if several rows have it, the last one that the source returns.
     """
 
     def __init__(
@@ -177,7 +169,7 @@ class ReadContents(Contents):
         )
         if low is None or cursor is None or cursor.type is not CursorType.STRING:
             return hashes
-        # Only the source can compare strings according to its collation.
+        # Only the source can compare strings by its collation.
         wanted = self._read(self._window).select(self.key_hash().alias(KEY)).distinct()
         return (
             hashes.drop(WANTED)
@@ -194,8 +186,7 @@ class ReadContents(Contents):
         names = rows.columns
         if not self._unique:
             cursor = self._window.cursor
-            # If several rows have the highest cursor, the last of them is used, as in the raw
-            # table.
+            # If several rows have the highest cursor, the raw table keeps the last row, too.
             at = f.col(quote_name(cursor.name)) if cursor else f.lit(None).cast("string")
             newest = f.max_by(
                 f.struct(*(f.col(quote_name(name)).alias(f"c{i}") for i, name in enumerate(names))),
@@ -213,7 +204,7 @@ class ReadContents(Contents):
 
 
 def sum_buckets(hashes: DataFrame, of: int) -> DataFrame:
-    """Sums up the checksums of each bucket; see :meth:`Contents.sums`."""
+    """Returns the number of rows and the checksum of each bucket; see :meth:`Contents.sums`."""
     return (
         hashes.groupBy(KeySelection(of).bucket(f.col(KEY)).alias(BUCKET))
         .agg(f.count(f.lit(1)).alias(COUNT), spark_total(f.col(CHECKSUM)).alias(CHECKSUM))
@@ -224,7 +215,7 @@ def sum_buckets(hashes: DataFrame, of: int) -> DataFrame:
 def is_wanted(schema: StructType, window: Window) -> Column:
     """Returns whether a row is at or above the window's lower bound.
 
-    Strings are not compared with the bound, because only the database can apply their collation.
+    A string cursor is not compared, because only the database can apply its collation.
     """
     cursor = window.cursor
     if cursor is None:

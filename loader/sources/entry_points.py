@@ -1,4 +1,4 @@
-"""Finds the connector for a source document among the installed packages."""
+"""Finds the connector of a source among the installed packages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DATABASES = ("postgresql", "postgres", "mysql", "mariadb", "oracle", "sqlserver
 
 
 def find_connector(path: str, where: str) -> type[Source]:
-    """Returns the connector class for the ``path`` of a source document.
+    """Returns the connector class for a source's ``path``.
 
     Raises:
         SpecError: if no installed package provides the connector, or if it cannot be loaded.

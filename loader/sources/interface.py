@@ -1,10 +1,9 @@
 """The connector interface. A connector lists a source's tables and reads them as DataFrames.
 
 A connector is a class that extends :class:`Source`. It is registered in the entry-point group
-``strandline.sources``, under the name that source documents use as their ``path``. A connector does
-not handle state, batches or Iceberg. It imports this module, :mod:`loader.rows.cursor` and
-:mod:`loader.rows.window` (for values), :mod:`loader.spec.options` (for the base class of its
-options) and :mod:`loader.errors`::
+``strandline.sources``, under the name that source documents use as their ``path``. It does not
+handle state, batches or Iceberg. It imports only this module, :mod:`loader.rows.cursor`,
+:mod:`loader.rows.window`, :mod:`loader.spec.options` and :mod:`loader.errors` from the loader::
 
     class RatesOptions(Strict):
         url: Name
@@ -68,7 +67,7 @@ if TYPE_CHECKING:
     from loader.sources.contents import Contents
 
 REST_COLUMN = "_rest"
-"""A connector's column for values that no other column can store, as a JSON object. May be null."""
+"""The nullable column of a connector for values that no other column can store, as JSON object."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +75,9 @@ class TableRef:
     """A reference to a table in a source.
 
     Attributes:
-        name: the table's name in specs and messages. It is qualified unless the table is in the
-            default schema.
-        native: the connector's internal identifier for the table.
+        name: the table's name in specs and messages; qualified unless the table is in the default
+            schema.
+        native: the connector's internal data about the table.
         kind: ``table`` or ``view``. Wildcards match only tables.
         origin: the quoted and qualified name if `name` is ambiguous in the source; else empty.
     """
@@ -90,7 +89,7 @@ class TableRef:
 
     @property
     def qualified_name(self) -> str:
-        """The unambiguous name of the table in the source."""
+        """The table's unambiguous name in the source."""
         return self.origin or self.name
 
     @property
@@ -105,12 +104,12 @@ class TableRef:
 
 
 class Progress(Enum):
-    """How a sync continues after the previous sync."""
+    """How a sync continues where the previous sync ended."""
 
     CURSOR = "cursor"
     """The loader requests the rows at or above a cursor. The source returns one row per key."""
     MARK = "mark"
-    """The connector resumes from a checkpoint, which only it can interpret. It may repeat rows."""
+    """The connector resumes from its own opaque checkpoint. It may repeat rows."""
     WHOLE = "whole"
     """Every read returns all rows."""
 
@@ -125,14 +124,15 @@ class SourceTable:
         primary_key: the key that the source declares; empty if it declares none.
         no_key_reason: why the declared key is unusable; empty if the key is usable or not declared.
         cursor_field: the cursor column that the connector prescribes; None if it prescribes none.
-        indexed: the first columns of indexes. A range of rows can be read cheaply by such a column.
+        indexed: the first column of each index, by which a range of rows can be read cheaply.
         system_cursors: system columns that can be cursors but are not in `schema`.
         collated: string columns that the source orders by a collation, not by bytes.
         comment: the source's comment on the table; empty if there is none.
         column_comments: the source's comments on columns, keyed by column name.
         progress: how a sync continues. Only :attr:`Progress.CURSOR` requires a cursor.
-        selection: identifies the rows that the connector's options select, for example as a hash of
-            a filter; empty if they select all rows. If it changes, the next sync reads all rows.
+        selection: identifies the rows that the connector's options select, for example with the
+            hash of a filter; empty if they select all rows. If it changes, the next sync reads all
+            rows.
         excluded: the source's columns that the `columns` option removes from `schema`.
     """
 
@@ -156,9 +156,9 @@ class ExclusiveResource:
     """A resource that only one source may read, such as a replication slot.
 
     Attributes:
-        identity: identifies the resource among all resources of the connector.
+        identity: a unique identifier among the connector's resources.
         shown: the resource's name in error messages.
-        option: the source's option with which the user can select another resource.
+        option: the option with which the user can select another resource.
     """
 
     identity: tuple[str, ...]
@@ -176,19 +176,18 @@ class Source(ABC):
         folder: the spec's folder. Relative paths are resolved against it.
 
     Attributes:
-        hide: a function that registers a secret, so that outputs redact it. Needed for secrets that
-            only the connector can recognize.
-        mask_key: the spec's `mask_key`; None if the spec has none. Connectors store data that may
-            contain values of masked columns, and encrypt it with this key.
+        hide: registers a secret that only the connector can recognize, so that all output redacts
+            it.
+        mask_key: the spec's `mask_key`; None if the spec has none. Connectors encrypt stored data
+            that may contain values of masked columns with this key.
         can_mask: whether the `mask` option is allowed. True if the connector neither writes values
             of masked columns to disk nor quotes them in errors.
         can_mask_typed_columns: whether a masked column may have a type in `column_types`. True if
-            errors do not quote values that do not fit this type.
-        masks_records: whether the connector itself masks the values of all tables, because it
-            writes records to disk before :meth:`Snapshot.read`. If true, its snapshot receives each
-            table as a ``MaskedTable`` (:mod:`loader.sources.masked_table`). If false, the snapshot
-            receives the original table, and the loader masks the rows after they were read. The
-            exception is tables for which :meth:`Snapshot.masks_rows` is true.
+            errors do not quote values that do not fit the type.
+        masks_records: whether the connector masks the values of all tables itself, because it
+            writes records to disk before :meth:`Snapshot.read`. Its snapshot then receives each
+            table as a ``MaskedTable`` (:mod:`loader.sources.masked_table`). Otherwise the loader
+            masks the rows after they are read, unless :meth:`Snapshot.masks_rows` is true.
         selects_columns: whether :meth:`describe` applies :meth:`select_columns`. If false, tables
             that have the `columns` option are rejected.
     """
@@ -208,9 +207,9 @@ class Source(ABC):
         self.mask_key: bytes | None = None
 
     def use_marks(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:  # noqa: B027
-        """Sets a function that returns the stored checkpoints for the name of a table.
+        """Sets a function that returns a table's stored checkpoints by the table's name.
 
-        Called before a run plans its tables, because :meth:`describe` may use the checkpoints.
+        Called before a run plans its tables, so that :meth:`describe` can use the checkpoints.
         """
 
     @abstractmethod
@@ -218,7 +217,7 @@ class Source(ABC):
         """Lists all tables that can be read.
 
         Raises:
-            TableError: if the source cannot be reached. The error contains a remedy.
+            TableError: if the source cannot be reached.
         """
 
     @abstractmethod
@@ -232,25 +231,17 @@ class Source(ABC):
     @abstractmethod
     @contextmanager
     def snapshot(self, tables: Sequence[SourceTable]) -> Iterator[Snapshot]:
-        """Opens the source for the tables of one run.
-
-        If a table cannot be opened, only calls for that table fail.
-        """
+        """Opens the source for a run. If a table cannot be opened, only calls for it fail."""
         yield  # type: ignore[misc]  # pragma: no cover
 
     @classmethod
     def find_exclusive_resource(cls, name: str, options: Any) -> ExclusiveResource | None:
-        """Returns the resource that only this source may read, or None if there is none.
-
-        Args:
-            name: the source's name.
-            options: the source's validated options.
-        """
+        """Returns the resource that only this source may read, or None if there is none."""
         return None
 
     @contextmanager
     def reuse_connections(self, keep: int = 1) -> Iterator[None]:
-        """Allows calls within this block to reuse open connections, even for different tables.
+        """Lets calls within this block reuse open connections, even for different tables.
 
         A run opens one block for its whole duration, and a nested block for planning.
 
@@ -261,12 +252,12 @@ class Source(ABC):
 
     @property
     def any_cursor(self) -> str:
-        """The name of a cursor that every table except views has; empty if there is none."""
+        """The name of a cursor that every table has, except views; empty if there is none."""
         return ""
 
     @property
     def table_options(self) -> Mapping[str, TableOptions]:
-        """The document's ``table_options``. Every `options_model` must have this field."""
+        """The spec's ``table_options``. Every `options_model` must have this field."""
         options: Mapping[str, TableOptions] = self.options.table_options
         return options
 
@@ -280,8 +271,8 @@ class Source(ABC):
             required: the columns of the key, the cursor and the `deleted_field`.
 
         Raises:
-            TableError: if a name in the option is not a column. If the spec sets the option for
-                several tables by a wildcard, its names need not match a column of each table.
+            TableError: if a name in the option is not a column, unless the spec sets the option for
+                several tables with a wildcard.
         """
         columns = options_for(self.table_options, ref.name, TableOptions()).columns
         if columns is None:
@@ -292,7 +283,7 @@ class Source(ABC):
 
 
 def _nothing(*_: str, whole_word: bool = False) -> None:
-    """Does nothing. This is the default of :attr:`Source.hide`."""
+    """The default of :attr:`Source.hide`."""
 
 
 @dataclass(frozen=True)
@@ -301,7 +292,7 @@ class Request:
 
     Attributes:
         name: the table's name in messages, ``<source>.<table>``.
-        mark: the connector's state after the last batch; None to start from scratch.
+        mark: the checkpoint of the last batch; None to start from scratch.
         whole: whether to read all rows in a single batch.
         cursor: the cursor column; None if there is none.
         key: the primary key; empty if there is none.
@@ -327,19 +318,14 @@ class RunContext(Protocol):
 
 @dataclass(frozen=True)
 class Digest:
-    """A digest of a window's rows.
-
-    Attributes:
-        rows: the number of rows.
-        text: the digest. It differs if the rows differ.
-    """
+    """The number of rows in a window, and a digest that differs if the rows differ."""
 
     rows: int
     text: str
 
 
 class Snapshot(ABC):
-    """An open source. If the source supports it, all calls read the same version of the rows."""
+    """An open source. If the source supports it, all calls see the same version of the rows."""
 
     @abstractmethod
     def bounds(self, table: SourceTable, window: Window) -> Bounds:
@@ -351,9 +337,9 @@ class Snapshot(ABC):
     ) -> DataFrame:
         """Lazily reads the rows between ``window.floor(bounds)`` and ``window.end(bounds)``.
 
-        The partitions, and the rows within them, must be in the source's order. Otherwise a
-        `_cq_seq` column must contain each row's position. An optional boolean column `_cq_deleted`
-        is true for rows that the source deleted.
+        Unless the partitions, and the rows within them, are in the source's order, a `_cq_seq`
+        column must contain each row's position. An optional boolean column `_cq_deleted` is true
+        for rows that the source deleted.
         """
 
     def preview(self, table: SourceTable, window: Window) -> Bounds:
@@ -365,27 +351,26 @@ class Snapshot(ABC):
     ) -> DataFrame:
         """Lazily reads up to `limit` rows of a window. Has no side effects.
 
-        By default, this makes the source count the rows of the window. Override this method if
-        counting is slow.
+        By default, the source counts the rows of the window. Override this method if counting is
+        slow.
         """
         return self.read(spark, table, window, self.bounds(table, window)).limit(limit)
 
     def confirm_stored(self, table: SourceTable, mark: Mapping[str, Any] | None) -> None:  # noqa: B027
         """Notifies the source that a checkpoint and all rows up to it are stored.
 
-        If the source retains changes until they are read, it may now delete the changes up to the
-        checkpoint.
+        A source that retains changes until they are read may now delete the changes up to it.
         """
 
     def use_marks(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:  # noqa: B027
-        """Sets a function that returns the stored checkpoints for the name of a table."""
+        """Sets a function that returns a table's stored checkpoints by the table's name."""
 
     def list_unmet_requirements(self, table: SourceTable) -> list[str]:
-        """Lists the requirements that a table does not meet, with remedies, for `loader check`."""
+        """Lists unmet requirements of a table, and their remedies, for `loader check`."""
         return []
 
     def list_option_notes(self, table: SourceTable, cursor: CursorField) -> list[str]:
-        """Lists notes for `loader check` about options that have no effect or miss late rows."""
+        """Lists options that have no effect or miss late rows, for `loader check`."""
         return []
 
     def count_values(
@@ -393,103 +378,92 @@ class Snapshot(ABC):
     ) -> int | None:
         """Counts the rows of a window in which at least one of the columns is not null.
 
-        Returns None if the source itself sends earlier rows again after a column was added.
+        Returns None if the source sends earlier rows again when a column is added.
         """
         return None
 
     def masks_rows(self, table: SourceTable) -> bool:
-        """Returns whether :meth:`read` itself masks the values of a table.
+        """Returns whether :meth:`read` masks the table's values itself.
 
-        If it does, the methods of the snapshot receive a ``MaskedTable`` instead of the original
-        table.
+        If so, the snapshot's methods receive a ``MaskedTable`` instead of the original table.
         """
         return False
 
     def get_query_snapshot(self, table: SourceTable) -> Snapshot:
-        """Returns the snapshot that reads the rows of a table with queries.
-
-        A snapshot that reads changes from a log must override this method.
-        """
+        """Returns the snapshot that queries a table. Override it if :meth:`read` reads a log."""
         return self
 
     def deletions(self, spark: SparkSession, table: SourceTable) -> Sequence[DataFrame]:
         """Returns DataFrames that identify the rows that were deleted since the last sync.
 
-        A stored row is deleted if all columns of one of the DataFrames match it. The exception is a
-        row whose key this sync reads again. Nulls never match.
+        A stored row is deleted if it matches a row of a DataFrame in all its columns, unless this
+        sync reads the stored row's key again. Nulls never match.
         """
         return ()
 
     missing_means_deleted: ClassVar[bool] = True
-    """Whether a row that is missing from the source was deleted.
-
-    False for files, because they may have been archived.
-    """
+    """Whether a row that is missing from the source was deleted; files may have been archived."""
 
     delivers: ClassVar[bool] = False
-    """Whether the source itself decides which rows it sends next.
+    """Whether the source decides which rows it sends next.
 
     Such a source reads all tables concurrently, starting from their checkpoints. Its
     :meth:`bounds` waits for the next batch of a table.
     """
 
     def lower_window(self, table: SourceTable, window: Window) -> Window:
-        """Returns the window to read instead of one that begins at the stored cursor.
+        """Returns the window to read instead of one that starts at the stored cursor.
 
-        A source lowers the window if it cannot tell which rows were committed since the last sync.
+        A source lowers the window if it does not know which rows were committed after the last
+        sync.
         """
         return window
 
     def finds_late_rows_by_time(self, table: SourceTable) -> bool:
         """Returns whether late rows are found only if their times are not too old.
 
-        If this is the case, `loader check` warns that times which an application computes may be
-        too old.
+        If so, `loader check` warns about times that an application computes, which may be too old.
         """
         return False
 
     def probe(self) -> None:
-        """Checks that the source can be read, for `loader check`.
-
-        Raises:
-            TableError: if the source cannot be read.
-        """
+        """Raises a TableError if the source cannot be read, for `loader check`."""
         return
 
     def begin(self, requests: Sequence[Request], context: RunContext) -> None:  # noqa: B027
-        """Starts reading. Called once before :meth:`bounds`, if :attr:`delivers` is true."""
+        """Starts reading. If :attr:`delivers` is true, called once before :meth:`bounds`."""
 
     def has_more(self, table: SourceTable) -> bool:
-        """Returns whether the table has another batch. Called after a batch is recorded."""
+        """Returns whether the table has another batch. Called after each recorded batch."""
         return False
 
     def abandon(self, table: SourceTable) -> None:
-        """Stops reading a table that has failed."""
+        """Stops reading a table whose sync failed."""
         return
 
     def check_unaltered(self, table: SourceTable) -> None:  # noqa: B027
         """Checks that the source's columns have not changed since the table was described.
 
-        Called after the rows were read and before they are published. Without this check, the
-        values of a newly added column might never be read.
+        Called before the rows that were read are published. Without this check, the values of a
+        newly added column might never be read.
 
         Raises:
             TableError: if the columns have changed.
         """
 
     def is_steady(self, table: SourceTable) -> bool:
-        """Returns whether all calls for a table read the same version of its rows.
+        """Returns whether all calls for a table see the same version of its rows.
 
-        If they do, a batch is published only if it has as many rows as :meth:`bounds` counted.
+        If so, a batch is published only if it has as many rows as :meth:`bounds` counted.
         """
         return False
 
     @contextmanager
     def open_later(self, table: SourceTable) -> Iterator[Snapshot]:
-        """Yields a later snapshot. It reads the table's rows as of now or later.
+        """Yields a snapshot that reads the table's rows as of now or later.
 
-        Called if a comparison has found differences and :meth:`is_steady` is false. The differing
-        rows may have changed after they were synced.
+        Called if a comparison found differences and :meth:`is_steady` is false, because the
+        differing rows may have changed after they were synced.
         """
         yield self
 
@@ -502,8 +476,8 @@ class Snapshot(ABC):
     ) -> Digest | None:
         """Computes a digest of the rows that :meth:`read` returns for an open-ended window.
 
-        Returns None if the window has many rows, if the source would have to send all its rows, or
-        if :meth:`is_steady` is false. A source that returns digests must respect
+        Returns None if the window has many rows, if the source would have to send them all, or if
+        :meth:`is_steady` is false. A source that returns digests must respect
         :attr:`Window.above`.
 
         Args:
@@ -513,23 +487,23 @@ class Snapshot(ABC):
         return None
 
     def estimate_bytes(self, table: SourceTable, window: Window, bounds: Bounds) -> int | None:
-        """Estimates the size, in bytes, of a window that has few rows.
+        """Estimates the size in bytes of a window that has few rows.
 
-        Small windows are read into the memory of Spark's driver. Returns None if the size is
-        unknown, or if strings may contain invalid UTF-8.
+        Small windows are read into the memory of Spark's driver. Return None, which prevents that,
+        if the size is unknown or if strings may contain invalid UTF-8.
         """
         return None
 
     def read_current_rows(
         self, spark: SparkSession, table: SourceTable, keys: DataFrame
     ) -> DataFrame:
-        """Lazily reads the current rows of the given keys. The result may contain other rows, too.
+        """Lazily reads the current rows of the given keys, and possibly other rows.
 
         Called before a row is treated as deleted. Keys are compared by value, not by hash. If
         possible, the rows are read from the live table, not from this snapshot.
 
         Args:
-            keys: the key columns, with the same names as in :meth:`read`.
+            keys: the key columns, named as in :meth:`read`.
         """
         window = Window()
         return self.read(spark, table, window, self.bounds(table, window)).drop(SEQUENCE)
@@ -544,8 +518,8 @@ class Snapshot(ABC):
     ) -> Contents:
         """Returns the object with which `loader reconcile` compares the table's rows by key.
 
-        By default, Spark reads and hashes the rows. Override this method if the source itself can
-        compute checksums.
+        By default, Spark reads and hashes the rows. Override this method if the source can compute
+        checksums.
 
         Args:
             key: the primary key.
@@ -560,19 +534,14 @@ class Snapshot(ABC):
         return ReadContents(read, table.schema, key, window, unique)
 
     def _find_contents_bounds(self, table: SourceTable, part: Window, window: Window) -> Bounds:
-        """Returns the bounds of a window that :meth:`contents` reads.
-
-        Args:
-            part: the window to read: either `window`, or a window that contains all rows.
-            window: the window that was passed to :meth:`contents`.
-        """
+        """Returns the bounds of `part`: either `window` of :meth:`contents`, or all rows."""
         return self.bounds(table, part)
 
 
 def parse_bound(
     text: str | None, type_: CursorType, table: SourceTable, window: Window
 ) -> Cursor | None:
-    """Parses the lowest or highest cursor of a window. Returns None if `text` is None.
+    """Parses the lowest or highest cursor of a window.
 
     Args:
         text: the cursor in the source's notation; None if the window has no rows.
@@ -594,7 +563,7 @@ def parse_bound(
 
 
 def is_connector_state(mark: Mapping[str, Any] | None) -> bool:
-    """Returns whether a checkpoint is the state of a connector that runs as a child process."""
+    """Returns whether a checkpoint belongs to a connector that runs as a child process."""
     return mark is not None and {"protocol", "kind", "number"} <= mark.keys()
 
 

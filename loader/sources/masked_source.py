@@ -1,7 +1,7 @@
-"""Masks the values of columns as soon as rows have been read from a source.
+"""Masks the values of columns as soon as rows are read from a source.
 
 :class:`MaskedSource` wraps a source. Its tables have the types of the masked values, and its
-snapshots return masked rows, so no later step sees the original values. The source itself receives
+snapshots return masked rows, so no later step sees the original values. The wrapped source receives
 the original tables.
 """
 
@@ -42,17 +42,13 @@ if TYPE_CHECKING:
 
 
 class MaskedSource(Source):
-    """A source whose rows are masked as the `mask` option specifies.
-
-    Args:
-        source: the source to wrap.
-    """
+    """Wraps a source and masks its rows according to the `mask` option."""
 
     def __init__(self, source: Source) -> None:
         super().__init__(source.name, source.options, source.spark, source.folder)
         self.source = source
         self.mask_key = source.mask_key
-        for name in Source.__annotations__:  # the properties of the connector's class
+        for name in Source.__annotations__:  # the class variables of the connector
             setattr(self, name, getattr(source, name))
 
     def use_marks(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:
@@ -108,17 +104,17 @@ class MaskedSource(Source):
 
 
 class MaskedSnapshot(Snapshot):
-    """A snapshot whose rows are masked.
+    """Wraps a snapshot and masks its rows.
 
     Args:
-        snapshot: the snapshot of the source.
+        snapshot: the source's snapshot.
         key: the key for the `hash` mask; None if the spec has none.
     """
 
     def __init__(self, snapshot: Snapshot, key: bytes | None) -> None:
         self._snapshot = snapshot
         self._key = key
-        for name in Snapshot.__annotations__:  # the properties of the connector's class
+        for name in Snapshot.__annotations__:  # the class variables of the connector's snapshot
             setattr(self, name, getattr(snapshot, name))
 
     def read(
@@ -141,7 +137,7 @@ class MaskedSnapshot(Snapshot):
         self, spark: SparkSession, table: SourceTable, keys: DataFrame
     ) -> DataFrame:
         if isinstance(table, MaskedTable) and set(table.masks) & set(keys.columns):
-            # No source can search for hashes.
+            # A source cannot search for hashes.
             return Snapshot.read_current_rows(self._by_queries(table), spark, table, keys)
         rows = self._snapshot.read_current_rows(spark, get_original(table), keys)
         return mask_rows(rows, table)
@@ -155,9 +151,8 @@ class MaskedSnapshot(Snapshot):
     ) -> Digest | None:
         if not isinstance(table, MaskedTable):
             return self._snapshot.digest(table, window, rows, until)
-        # Digests are stored. An attacker who can read the other columns of a row in the raw table
-        # could try values for the masked columns until the digests are equal. The key prevents
-        # this.
+        # Digests are stored. Without the key, an attacker who can read a row's unmasked columns in
+        # the raw table could try values for the masked columns until the digests are equal.
         if self._key is None:
             return None
         digest = self._snapshot.digest(table.original, window, rows, until)
@@ -176,8 +171,7 @@ class MaskedSnapshot(Snapshot):
         unique: bool,
     ) -> Contents:
         if isinstance(table, MaskedTable):
-            # Spark reads, masks and hashes the rows, because the database would compute checksums
-            # of the original values.
+            # Spark must hash the rows, because the database would hash the original values.
             by_queries = self._by_queries(table)
             return Snapshot.contents(by_queries, spark, table, key, window, unique)
         return self._snapshot.contents(spark, table, key, window, unique)
@@ -253,7 +247,7 @@ class MaskedSnapshot(Snapshot):
 
 
 def mask_source(source: Source, key: SecretStr | None) -> Source:
-    """Wraps the source if the spec sets masks for any of its tables. Otherwise returns it as is."""
+    """Wraps the source if the spec masks columns of any table. Otherwise returns it unchanged."""
     source.mask_key = key.get_secret_value().encode() if key is not None else None
     if any(options.mask for options in source.table_options.values()):
         return MaskedSource(source)
@@ -267,7 +261,7 @@ def check_roles(
     deleted: str | None,
     where: str,
 ) -> None:
-    """Checks that the loader can use a table although some of its columns are masked.
+    """Checks that a table's masks leave its key, cursor and deletion flag usable.
 
     Args:
         key: the primary key.
@@ -275,8 +269,8 @@ def check_roles(
         deleted: the column that flags deleted rows.
 
     Raises:
-        TableError: if the cursor or the column that flags deleted rows is masked, or if a key
-            column has a mask other than `hash`.
+        TableError: if the cursor or the deletion flag is masked, or if a key column has a mask
+            other than `hash`.
     """
     if not isinstance(table, MaskedTable):
         return
@@ -303,7 +297,7 @@ def find_masks(table: SourceTable, masks: Mapping[str, str], where: str) -> dict
     """Returns the mask of each masked column (:func:`loader.rows.mask_values.find_mask`).
 
     Raises:
-        TableError: if a name is not a column of the table. Wildcards need not match a column.
+        TableError: if a name other than a wildcard is not a column of the table.
     """
     names = table.schema.names
     known = {name.lower() for name in (*names, *table.excluded)}
@@ -320,7 +314,7 @@ def find_masks(table: SourceTable, masks: Mapping[str, str], where: str) -> dict
 
 
 def _check_types(masks: Mapping[str, str], column_types: Mapping[str, str], where: str) -> None:
-    """Raises a TableError if `column_types` gives a masked column any type other than string."""
+    """Raises a TableError if `column_types` sets a type other than string for a masked column."""
     types = {name.lower(): type_ for name, type_ in column_types.items()}
     for name in masks:
         if types.get(name.lower(), "string") != "string":
@@ -355,8 +349,7 @@ def _is_text(data_type: t.DataType) -> bool:
 
 
 def _is_hashable(data_type: t.DataType) -> bool:
-    # Versions of Java may format values of other types differently, and equal values may be
-    # formatted differently.
+    # Java may format equal values of other types differently, depending on its version.
     if isinstance(data_type, t.DecimalType):
         return data_type.scale == 0
     return _is_text(data_type) or isinstance(data_type, (t.IntegralType, t.DateType, t.BinaryType))

@@ -1,4 +1,4 @@
-"""Describes tables some of whose columns are masked (`mask` option)."""
+"""Describes tables that have masked columns (`mask` option)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ class MaskedTable(SourceTable):
     Attributes:
         original: the table as the source describes it.
         masks: the mask of each masked column (:func:`loader.rows.mask_values.make_mask`).
-        patterns: the `mask` option, whose keys are names or wildcards. It is needed to mask fields
-            that have no column. Empty unless :attr:`Source.masks_records` is true.
+        patterns: the `mask` option, whose keys are names or wildcards, to mask fields that have no
+            column. Empty unless :attr:`Source.masks_records` is true.
         key: the key for the `hash` mask; None if the spec has none.
-        key_id: identifies the key for the `hash` mask without exposing it; empty if no column has
-            this mask.
+        key_id: identifies `key` without exposing it; empty if no column has the `hash` mask.
     """
 
     original: SourceTable = field(kw_only=True)
@@ -32,7 +31,7 @@ class MaskedTable(SourceTable):
 
 
 def get_original(table: SourceTable) -> SourceTable:
-    """Returns the table as the source describes it, without masks."""
+    """Returns the table as the source describes it."""
     return table.original if isinstance(table, MaskedTable) else table
 
 
@@ -57,7 +56,7 @@ def mask_table(
 
 
 def replace_type(column: t.StructField, mask: str) -> t.StructField:
-    """Returns a copy of the column that has the type of the masked values."""
+    """Returns the column with the type of its masked values."""
     data_type: t.DataType = t.StringType()
     if mask == "null":
         data_type = column.dataType

@@ -1,4 +1,4 @@
-"""The `file` connector. It reads CSV, JSON, Parquet and ORC files in a folder."""
+"""The `file` connector, which reads CSV, JSON, Parquet and ORC files in a folder."""
 
 from loader.sources.file.source import FileSource
 

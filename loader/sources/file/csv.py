@@ -1,6 +1,7 @@
 """Reads the headers of CSV files, and detects lines whose quotes Spark may misinterpret.
 
-Spark takes the column names from the header of one file and reads all other files by position.
+Spark takes the column names from the header of one file and reads all other files by position, so
+it would mix up the columns of files whose headers differ.
 """
 
 from __future__ import annotations
@@ -38,10 +39,9 @@ class Group:
     """Files that have the same header.
 
     Attributes:
-        columns: the names that Spark reads from this header.
-        paths: the paths of the files in order, in the format of
-            :data:`loader.sources.file.listing.PATH`.
-        literal: whether the header's text contains exactly these names.
+        columns: the names that Spark reads from the header.
+        paths: the files in order, in the format of :data:`loader.sources.file.listing.PATH`.
+        literal: whether the header's text contains these names verbatim.
     """
 
     columns: tuple[str, ...]
@@ -51,8 +51,8 @@ class Group:
     def guard_options(self, native: ReaderOptions) -> ReaderOptions:
         """Returns reader options that make Spark fail on a file with a different header.
 
-        A file may have been rewritten since its header was read. A header that contains an empty or
-        duplicate name is not checked, because Spark generates other names for such columns.
+        A file may have been rewritten after its header was read. A header with an empty or
+        duplicate name is not checked, because Spark renames such columns.
         """
         if not self.literal:
             return native
@@ -62,7 +62,7 @@ class Group:
 def is_matched_by_name(native: ReaderOptions) -> bool:
     """Returns whether the loader matches the columns of CSV files by the names in their headers.
 
-    If the spec sets `enforceSchema`, Spark matches the columns instead.
+    It does not if the spec sets `enforceSchema`.
     """
     options = {name.lower(): value.lower() for name, value in native.options}
     header = options.get("header") == "true"
@@ -72,7 +72,7 @@ def is_matched_by_name(native: ReaderOptions) -> bool:
 def group_by_header(
     spark: SparkSession, native: ReaderOptions, paths: Iterable[str]
 ) -> list[Group]:
-    """Groups files by their headers. Omits files that contain no lines.
+    """Groups files by their headers. Omits files that have no lines.
 
     Raises:
         TableError: if a file's compression does not match its extension, or if its encoding does
@@ -99,10 +99,7 @@ def group_by_header(
 
 
 def merge_columns(groups: Sequence[Group]) -> list[str]:
-    """Returns the columns of all groups without duplicates, in order of first appearance.
-
-    Names that differ only in case are duplicates.
-    """
+    """Returns the columns of all groups in order of first appearance, ignoring case."""
     names: dict[str, str] = {}
     for group in groups:
         for name in group.columns:
@@ -120,17 +117,14 @@ class _Reader:
         self.options = {name.lower(): value for name, value in native.options}
         self.hadoop = session.sparkContext._jsc.hadoopConfiguration()
         self.codecs = self.jvm.org.apache.hadoop.io.compress.CompressionCodecFactory(self.hadoop)
-        # If the line separator is customized, only Spark can find the end of the header.
+        # If the spec sets the line separator, only Spark can find the end of the header.
         self.whole = "linesep" in self.options
         opened = open_quote_pattern(native) if native.multiline else None
         self.opened = self.jvm.java.util.regex.Pattern.compile(opened) if opened else None
         self.native = native
 
     def header(self, path: str) -> str | tuple[str, ...] | None:
-        """Returns a file's header, either as a string or as column names.
-
-        Returns None if the file has no lines.
-        """
+        """Returns a file's header as a string or as column names; None if it has no lines."""
         file = self.jvm.org.apache.hadoop.fs.Path(self.jvm.java.net.URI(path))
         if self.whole:
             options = {
@@ -181,7 +175,7 @@ class _Reader:
             line += f"\n{more}"
             if not self._open(line):
                 break
-        return self.columns(line)  # names may be quoted, so headers cannot be compared as strings
+        return self.columns(line)  # equal names may be quoted differently
 
     def _open(self, text: str) -> bool:
         return self.opened is not None and bool(self.opened.matcher(text).find())
@@ -204,8 +198,8 @@ class _Reader:
 def has_open_quote(native: ReaderOptions, text: Column) -> Column | None:
     """Returns whether a line ends within a quoted value.
 
-    Returns None if the `multiLine` option is set to any value, because then the spec determines how
-    quotes are parsed.
+    Returns None if `multiLine` is set, even to false, because the option then determines whether a
+    quoted value may contain a line break.
     """
     pattern = open_quote_pattern(native)
     if native.option("multiline") is not None or pattern is None:
@@ -213,19 +207,17 @@ def has_open_quote(native: ReaderOptions, text: Column) -> Column | None:
     quote, comment = _quote(native), native.option("comment")
     opened = text.contains(quote) & text.rlike(pattern)
     if _escape(native) == quote:
-        # This cheap check comes first: a line with an open quote has an odd number of quotes.
+        # A line with an open quote has an odd number of quotes, which is cheaper to check.
         odd = (f.length(text) - f.length(f.replace(text, f.lit(quote)))) % 2 == 1
         opened = odd & text.rlike(pattern)
     return opened & ~text.startswith(comment) if comment else opened
 
 
 def has_escaped_quote(native: ReaderOptions, text: Column) -> Column | None:
-    r"""Returns whether a line has `\"` within a quoted value.
+    r"""Returns whether a line has `\"` within a quoted value, as Spark and MySQL write by default.
 
-    By default, Spark and MySQL escape quotes in this way.
-
-    Returns None if the `escape` option is set, because then the spec determines how quotes are
-    parsed.
+    Returns None if the spec sets `escape`, because the option then determines how quotes are
+    escaped.
     """
     pattern, quote, comment = open_quote_pattern(native), _quote(native), native.option("comment")
     if "escape" in native.given or native.multiline or pattern is None:
@@ -241,8 +233,8 @@ def open_quote_pattern(native: ReaderOptions) -> str | None:
     """Returns a Java pattern for text that ends within a quoted value.
 
     Returns None if the reader uses no quote character. A quote inside an unquoted value is literal,
-    as in Spark's parser. All quantifiers are possessive, which limits the time and the stack depth
-    for long lines.
+    as in Spark's parser. All quantifiers are possessive, because backtracking would take too long
+    and overflow the stack on long lines.
     """
     quote, escape, separator = _quote(native), _escape(native), _separator(native)
     if not quote:

@@ -1,12 +1,11 @@
 """Rejects files that must not be read, and files that Java or Spark would misread.
 
-A user who may write to a folder must not be able to load files from outside the folder. Through a
-link, the loader could load any file that its user can read. A named pipe would block the run. Java
-silently omits files whose names it cannot decode. Spark reads an archive as text. It also reads a
-compressed file as text if the file lacks the usual extension.
+A user who may write to a folder could otherwise create a link in it, and so load any file that the
+loader can read. A named pipe would block the run. Java silently omits files whose names it cannot
+decode. Spark reads archives as text, and compressed files without the usual extension.
 
-The checks are not complete. An entry can be replaced between the check and the read, and hard links
-cannot be distinguished from files.
+The checks are not complete: an entry can be replaced between the check and the read, and a hard
+link looks like a file.
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ def check_entries(
 ) -> None:
     """Rejects links to files outside the folder, special files, and names that cannot be decoded.
 
-    Checks only local folders, because object stores have no such entries.
+    Does nothing for object stores, which have no such entries.
 
     Raises:
-        TableError: if there is such an entry. The error contains the path of the first one.
+        TableError: for the first such entry.
     """
     session: Any = spark
     jvm, hadoop = session._jvm, session.sparkContext._jsc.hadoopConfiguration()
@@ -63,19 +62,19 @@ def check_entries(
     for status in system.globStatus(path(native.pattern)) or ():
         root = str(status.getPath().toUri().getPath())
         for entry, refused in _refusals(root, real, encoding, follow_links):
-            # Spark applies this pattern only to files. It reads all folders.
+            # Spark applies pathGlobFilter only to files, and reads all folders.
             name = show_name(os.path.basename(entry))
             if accepts is None or os.path.isdir(entry) or accepts(path("/", name)):
                 raise TableError(refused.what, where=where, remedy=refused.remedy)
 
 
 def show_name(path: str) -> str:
-    r"""Formats a path for messages. Escapes bytes that are not UTF-8 as `\xe9`."""
+    r"""Formats a path for messages. Escapes a byte that is not UTF-8, for example as `\xe9`."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def _undecodable(path: str, encoding: str) -> TableError | None:
-    """Returns an error if Java cannot decode a path, else None."""
+    """Returns an error if Java cannot decode a path."""
     try:
         os.fsencode(path).decode(encoding)
     except UnicodeDecodeError:
@@ -89,8 +88,8 @@ def _undecodable(path: str, encoding: str) -> TableError | None:
 def _refusals(
     root: str, home: str, encoding: str, follow_links: bool
 ) -> Iterator[tuple[str, TableError]]:
-    """Yields each forbidden entry in a file or folder, together with its error."""
-    # Any parent folder of the root may be a link.
+    """Yields each forbidden entry in a file or folder, and its error."""
+    # A parent folder of the root may be a link.
     error = _check_link(root, home, follow_links) or _check_kind(root)
     if error is not None:
         yield root, error
@@ -113,10 +112,7 @@ def _refusals(
 
 
 def _is_hidden(name: str) -> bool:
-    """Returns whether Spark ignores a file of this name.
-
-    See `HadoopFSUtils.shouldFilterOutPathName`.
-    """
+    """Returns whether Spark ignores a file (`HadoopFSUtils.shouldFilterOutPathName`)."""
     if name.startswith(("_metadata", "_common_metadata")):
         return False
     marked = name.startswith("_") and "=" not in name
@@ -142,11 +138,11 @@ def _check_link(entry: str, home: str, follow_links: bool) -> TableError | None:
 
 
 def _check_kind(entry: str) -> TableError | None:
-    """Returns an error if an entry or its link target is neither a file nor a folder, else None."""
+    """Returns an error if an entry or its link target is neither a file nor a folder."""
     try:
         kind = _KINDS.get(stat.S_IFMT(os.stat(entry).st_mode))
     except FileNotFoundError:
-        # If the entry is not a link, another process has deleted it.
+        # An entry that is not a link was deleted by another process.
         kind = "a link without a target" if os.path.islink(entry) else None
     if kind is None:
         return None
@@ -172,14 +168,11 @@ def is_archive(text: Column) -> Column:
 
 
 def check_unpacked(path: str, stream: Any) -> None:
-    """Rejects archives, and compressed files whose extension does not show the compression.
+    """Raises a TableError for archives, and for compressed files without the usual extension.
 
     Args:
         path: the file, for the error message.
-        stream: a buffered stream at the beginning of the file; its position does not change.
-
-    Raises:
-        TableError: if the file is rejected.
+        stream: a buffered stream at the start of the file; its position does not change.
     """
     stream.mark(_LOOKED_AT)
     first = bytes(stream.readNBytes(_LOOKED_AT))
@@ -203,15 +196,15 @@ def check_unpacked(path: str, stream: Any) -> None:
 def check_masks(
     table: SourceTable, of_listing: Sequence[str], of_folders: Sequence[StructField], where: str
 ) -> None:
-    """Checks that the table's masks can take effect, and that no other column reveals the values.
+    """Checks that the table's masks take effect, and that no other column reveals the values.
 
     Args:
         of_listing: the columns that the loader adds to the table.
         of_folders: the columns whose values come from folders named `column=value`.
 
     Raises:
-        TableError: if a masked column is one of these columns, or if a column contains whole
-            records and is not masked itself.
+        TableError: if the spec masks a column of `of_listing` or `of_folders`, or if an unmasked
+            column contains whole records.
     """
     native: ReaderOptions = table.ref.native
     masked = find_masks(table, dict(native.masks), f"{where}, mask")

@@ -23,14 +23,14 @@ _PLACES = (
     "inner:array<struct<name:string,place:int>>,each:int,listed:boolean>>"
 )
 _FOUND = -1
-"""The value of `place` which indicates that the text is a miscased key."""
+"""The value of `place` if the text is a miscased key."""
 
 
 def find_miscased_key(text: Column, schema: t.StructType, options: Mapping[str, str]) -> Column:
     """Returns a key that differs from a name in the schema only in case, or null if there is none.
 
-    Keys are compared with the names on the same level. A key is ignored if the same object also has
-    a key that matches the name exactly.
+    Keys are compared with the names on the same level. A key is ignored if its object also has a
+    key that matches the name exactly.
 
     Args:
         text: a line that contains an object or an array of objects.
@@ -50,7 +50,7 @@ def is_plain(text: Column, schema: t.StructType, options: Mapping[str, str]) -> 
     """Returns whether a line is so simple that it needs no further checks.
 
     Such a line is one object without nested objects. It has no empty keys, no keys that may differ
-    from a name only in case, and no replacement characters (which stand for undecodable bytes).
+    from a name only in case, and no replacement characters, which mark undecodable bytes.
     """
     if _allows_bare_keys(options):
         return f.lit(False)
@@ -67,13 +67,12 @@ def _suspect(text: Column, schema: t.StructType) -> Column:
 def _tokens(schema: t.StructType, between: str) -> str:
     """Returns a pattern for a sequence of quoted strings and the characters between them.
 
-    The pattern matches strings from the start of the line, so that no match begins at an escaped
-    quote. Reader options may allow single quotes and comments; lines that contain them do not
-    match.
+    It must match from the start of the line, because a match could otherwise start at an escaped
+    quote. Lines with single quotes or comments, which reader options may allow, do not match.
     """
     names = sorted(set(_names(schema)))
     spelt = Counter(name.lower() for name in names)
-    # Excludes ambiguous names, because a name with two spellings needs the full check.
+    # A name that occurs with two spellings needs the full check.
     exact = [name for name in names if name and spelt[name.lower()] == 1]
     value = r'"(?:[^"\\\x00\uFFFD]++|\\.)*+"(?!\s*+:)'
     known_key = rf'"{_any_of(exact)}(?=\s*+:)'
@@ -82,10 +81,7 @@ def _tokens(schema: t.StructType, between: str) -> str:
 
 
 def _any_of(names: Collection[str]) -> str:
-    """Returns a pattern that matches any of the names, including the closing quote.
-
-    The pattern is a prefix tree, which is fast.
-    """
+    """Returns a pattern (a prefix tree) that matches any of the names and the closing quote."""
 
     def branch(tails: list[str]) -> str:
         begin = commonprefix(tails)  # noqa: RUF071 - a prefix of characters, not of folders
@@ -100,8 +96,8 @@ def _any_of(names: Collection[str]) -> str:
 def _find_odd_key(text: Column, schema: t.StructType, options: Mapping[str, str]) -> Column:
     """Returns a miscased key on any level of a line, or null if there is none.
 
-    The schema is passed as data, and a loop descends through its levels. Spark could not plan an
-    expression that grew with the depth of the schema.
+    The schema is passed as data, and a loop descends through its levels, because Spark cannot plan
+    an expression that grows with the depth of the schema.
     """
     places: list[dict[str, Any]] = []
     root = t.ArrayType(schema)
@@ -148,7 +144,7 @@ def _next_level(value: Column) -> Column:
     )
     values = f.coalesce(value["values"], f.map_values(keys))
     following = f.array(
-        # A null place marks a value that is a miscased key from a previous level.
+        # If `place` is null, the value is a miscased key from a previous level.
         f.when(place.isNull(), f.array(_match(value["text"]))),
         f.transform(odd, _match),
         f.transform(
@@ -160,7 +156,7 @@ def _next_level(value: Column) -> Column:
 
 
 def _value(place: Column, text: Column) -> Column:
-    # The text must not be null, because Spark takes the nullability from the loop's initial value.
+    # Spark takes the nullability from the loop's initial value, so the text must not be null.
     return f.struct(place.alias("place"), f.coalesce(text, f.lit("")).alias("text"))
 
 
@@ -169,15 +165,14 @@ def _match(key: Column) -> Column:
 
 
 def _last_value(keys: Column, name: Column) -> Column:
-    """Returns the value of a key. If the key is duplicated, uses the last value, as Spark does."""
+    """Returns the value of a key; the last value if the key is duplicated, like Spark's reader."""
     return f.get(f.reverse(f.map_values(f.map_filter(keys, lambda key, _: key == name))), f.lit(0))
 
 
 def _add(shape: t.DataType, places: list[dict[str, Any]]) -> int | None:
     """Appends entries for a type and its nested types in the format of `_PLACES`.
 
-    Returns:
-        The index of the type's entry; None if the type contains no field names.
+    Returns the index of the type's entry, or None if the type contains no field names.
     """
     if not any(_names(shape)):
         return None
@@ -211,7 +206,7 @@ def _names(shape: t.DataType) -> Iterator[str]:
 
 
 def _inner(shape: t.DataType) -> list[t.DataType]:
-    """Returns the types that are directly nested in a type."""
+    """Returns the types that a type directly contains."""
     if isinstance(shape, t.StructType):
         return [field.dataType for field in shape.fields]
     if isinstance(shape, t.ArrayType):

@@ -1,6 +1,6 @@
 """Rejects JSON numbers that Spark would round because doubles have only 15 to 17 digits.
 
-Spark reads a number that has a fraction as a double, even if the column is a string.
+Spark's JSON reader parses a number that has a fraction as a double, even for a string column.
 """
 
 from __future__ import annotations
@@ -36,11 +36,7 @@ _WHOLE = (t.ByteType, t.ShortType, t.IntegerType, t.LongType)
 
 @dataclass(frozen=True)
 class _Number:
-    """A number in a file.
-
-    Attributes:
-        text: the number as it is written in the file.
-    """
+    """A number, as it is written in a file."""
 
     text: str
 
@@ -50,7 +46,7 @@ class _Number:
 
     @property
     def rounded(self) -> bool:
-        """Whether conversion to a double changes the number's digits."""
+        """Whether a double has other digits than the number."""
         double = float(self.text)
         if not math.isfinite(double) or (not double and re.match(r"[-0.]*[1-9]", self.text)):
             return True
@@ -60,15 +56,13 @@ class _Number:
 
 
 def check_numbers(spark: SparkSession, table: SourceTable, chosen: Column | None) -> None:
-    """Rejects JSON numbers that lose digits in the table's columns.
-
-    Columns that the spec declares as doubles are not checked.
+    """Rejects JSON numbers that lose digits, except in columns that the spec declares as doubles.
 
     Args:
         chosen: a condition on the columns MODIFIED and PATH; None selects all files.
 
     Raises:
-        TableError: if a number loses digits. The error names the column, the number and the file.
+        TableError: if a number loses digits.
     """
     native: ReaderOptions = table.ref.native
     if native.format.lower() != "json":
@@ -94,7 +88,7 @@ def check_numbers(spark: SparkSession, table: SourceTable, chosen: Column | None
 
 
 def _leaves(data_type: t.DataType, name: str = "") -> Iterator[tuple[str, t.DataType]]:
-    """Yields each scalar type within a type, with the name of its field."""
+    """Yields the field name and the type of each scalar within a type."""
     if isinstance(data_type, t.StructType):
         for field in data_type.fields:
             yield from _leaves(field.dataType, field.name)
@@ -107,20 +101,16 @@ def _leaves(data_type: t.DataType, name: str = "") -> Iterator[tuple[str, t.Data
 
 
 def _holds_any(leaf: t.DataType, doubles: bool) -> bool:
-    """Returns whether a column needs no check, because its values are not read as doubles.
-
-    Args:
-        doubles: whether columns of type double are checked.
-    """
+    """Returns whether a column needs no check; `doubles`: whether double columns are checked."""
     return not isinstance(leaf, (*_WHOLE, t.StringType, t.DoubleType)) or (
         isinstance(leaf, t.DoubleType) and not doubles
     )
 
 
 def _suspect(read: DataFrame, leaves: Sequence[tuple[str, t.DataType]], doubles: bool) -> DataFrame:
-    """Returns the path and text of lines that contain numbers that a Java double may round.
+    """Returns the path and text of lines with numbers that a Java double may round.
 
-    Ignores numbers in columns whose types are exact, so few lines remain.
+    Ignores numbers in columns whose types are exact, so that few lines remain.
     """
     text = left = f.col("value")
     exact_names = {n for n, leaf in leaves} - {
@@ -140,8 +130,7 @@ def _suspect(read: DataFrame, leaves: Sequence[tuple[str, t.DataType]], doubles:
             number.rlike(_LONG) & (_digits(number) != _digits(number.cast("double").cast("string")))
         ),
     )
-    # The conditions are nested, because Spark would otherwise evaluate the repeated expression for
-    # all lines.
+    # Without the nesting, Spark would evaluate the repeated expression for all lines.
     suspect = f.when(text.rlike(_LONG), f.when(left.rlike(_LONG), odd))
     return read.where(suspect).select(PATH, "value")
 
@@ -186,8 +175,7 @@ def _find_rounded_in(
 def _field(data_type: t.DataType, name: str) -> t.DataType | None:
     """Returns the type of an object's field, or None if the schema has no such field.
 
-    If an object is read into a string column, its fields are treated as strings, too, because Spark
-    stores the object as a JSON string.
+    The fields of an object in a string column are strings, because Spark stores the object as JSON.
     """
     if isinstance(data_type, t.StructType):
         fields = (c.dataType for c in data_type.fields if c.name.lower() == name.lower())

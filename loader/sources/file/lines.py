@@ -1,8 +1,9 @@
 """Rejects lines of text that Spark would silently misread.
 
 Spark replaces undecodable bytes, splits a quoted value at the end of a line, and reads only the
-first JSON value in a line. The job that reads the rows also checks the lines. Lines that are longer
-than the source's `line_limit` are detected before that job, because Spark's reader would omit them.
+first JSON value in a line. The job that reads the rows also checks the lines for such errors. An
+earlier job detects lines that are longer than the source's `line_limit`, because Spark's reader
+omits them.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ if TYPE_CHECKING:
 FORMATS = frozenset({"csv", "json", "text"})
 _SHOWN = 60
 _WHOLE = 256 * 1024 * 1024
-"""The maximum size of a multi-line JSON file to check. Such a file must fit in memory."""
+"""The maximum size of a multi-line JSON file that is checked, because it must fit in memory."""
 
-# Also matches non-empty strings, so that no match begins at an escaped quote. The group captures an
-# empty key.
+# The group captures an empty key. Non-empty strings must match, too, so that no match starts at an
+# escaped quote.
 _EMPTY_KEY = r"""(?s)"(?:[^"\\]++|\\.)++"|'(?:[^'\\]++|\\.)++'|((?:""|'')\s*+:)"""
 
 _WIDE = re.compile(r"utf-?(?:16|32)", re.IGNORECASE)
@@ -49,7 +50,7 @@ _NOT_OF_LINES = frozenset(
 def add_line_checks(
     rows: DataFrame, spark: SparkSession, native: ReaderOptions, chosen: Column | None
 ) -> DataFrame:
-    """Adds checks to a DataFrame, so that reading it fails if Spark would misread a line.
+    """Returns the rows, but reading them fails if Spark would misread a line.
 
     Args:
         rows: the rows of the selected files.
@@ -62,18 +63,18 @@ def add_line_checks(
     if refusal is None:
         return rows
     read = read_lines(spark, native, chosen)
-    # The condition raises an error for a rejected line and is false otherwise. It is never true.
+    # The condition is never true: it raises an error for a rejected line.
     refused = read.where(refusal.isNotNull())
     return rows.union(refused.select(*_nothing(rows.schema)))
 
 
 def read_lines(spark: SparkSession, native: ReaderOptions, chosen: Column | None) -> DataFrame:
-    """Returns the lines of the selected files, with the columns `value`, MODIFIED and PATH.
+    """Returns the columns `value`, MODIFIED and PATH for each line of the selected files.
 
     If JSON values may span several lines, each `value` contains a whole file.
     """
     options = {name.lower(): value for name, value in native.options}
-    # This option does not change the list of files, but it prevents partition columns.
+    # Prevents partition columns. The list of files stays the same.
     options.setdefault(RECURSIVE.lower(), "true")
     reads_whole_files = native.format.lower() == "json" and native.multiline
     if reads_whole_files:
@@ -89,17 +90,17 @@ def read_lines(spark: SparkSession, native: ReaderOptions, chosen: Column | None
 
 
 def _nothing(schema: StructType) -> list[Column]:
-    # Columns of the same type share an expression, because each costs several Py4J calls.
+    # Columns of the same type share an expression, because an expression needs several Py4J calls.
     types = {field.dataType for field in schema.fields}
     nothing = {data_type: f.lit(None).cast(data_type) for data_type in types}
     return [nothing[field.dataType] for field in schema.fields]
 
 
 def _refusals(native: ReaderOptions, form: str, schema: StructType) -> Column | None:
-    """Returns an expression that fails for rejected lines and is null for other lines.
+    """Returns an expression that fails for rejected lines; None if no check is possible.
 
-    Returns None if no check is possible. Expensive parts are nested in `when`, because Spark
-    evaluates repeated expressions for all lines, even if the left operand of `&` is false.
+    Expensive parts are nested in `when`, because Spark evaluates repeated expressions for all
+    lines, even if the left operand of `&` is false.
     """
     encoding = "UTF-8" if form == "text" else native.encoding
     if _WIDE.match(encoding) and native.option("linesep") is None:
@@ -133,35 +134,33 @@ def _refusals(native: ReaderOptions, form: str, schema: StructType) -> Column | 
         other = find_miscased_key(text, schema, _options(native))
         reason = f.concat(f.lit("a key differs from a column only in case, "), other)
         reason = f.concat(reason, f.lit(", in "), PATH)
-        # The expression is null if there is no miscased key.
         refused = f.when(other.isNotNull(), _refuse(reason, shown))
         refusal = f.when(~is_plain(text, schema, _options(native)), refusal.otherwise(refused))
     return refusal
 
 
 def _has_empty_key(text: Column) -> Column:
-    """Returns whether an object has an empty key. Spark ignores the value of such a key."""
+    """Returns whether an object has an empty key. Spark would ignore the key's value."""
     keys = f.regexp_extract_all(text, f.lit(_EMPTY_KEY), f.lit(1))
     has_match = f.exists(keys, lambda key: key != "")
     return f.when(text.rlike("(?:\"\"|'')\\s*+:"), has_match)
 
 
 def _refuse(reason: Column, text: Column) -> Column:
-    """Returns an expression that raises an error. It contains a reason and the line's beginning."""
+    """Returns an expression that raises an error with a reason and the start of the line."""
     return f.raise_error(f.concat(reason, f.lit(": "), f.substring(text, 1, _SHOWN)))
 
 
 def _options(native: ReaderOptions) -> dict[str, str]:
-    """Returns the reader's options that apply to a single value."""
+    """Returns the options that apply to a single value."""
     return {k.lower(): v for k, v in native.options if k.lower() not in _NOT_OF_LINES}
 
 
 def _goes_on(native: ReaderOptions, text: Column) -> Column:
-    """Returns whether a line contains a valid JSON value followed by more text.
+    """Returns whether a line contains text after a valid JSON value, except a trailing comma.
 
-    If such a line is enclosed in brackets, the result is not an array of one value. A trailing
-    comma is allowed. The fast functions for standard JSON are tried first, and then the parser with
-    the table's options.
+    Such a line, enclosed in brackets, is not an array of one value. The fast functions for standard
+    JSON are tried before the parser, which applies the table's options.
     """
     options = {**_options(native), "columnNameOfCorruptRecord": "_cq_bad"}
     ends = f.substring(text, -1, 1).isin(",", " ", "\t", "\r", "\n")
@@ -171,7 +170,7 @@ def _goes_on(native: ReaderOptions, text: Column) -> Column:
     several = (f.coalesce(f.json_array_length(listed), f.lit(0)) != 1) & (
         f.coalesce(f.size(f.from_json(listed, "array<string>", options)), f.lit(0)) != 1
     )
-    # A bracket in the line could close the added bracket, but it cannot close the added brace, too.
+    # A bracket in the line may close the added bracket, but it cannot close the added brace.
     closed = (
         bare.rlike(r"[\]}]\s*+\]")
         & (f.coalesce(f.size(f.json_object_keys(named)), f.lit(0)) != 1)
@@ -186,12 +185,12 @@ def _goes_on(native: ReaderOptions, text: Column) -> Column:
 
 _LINE_READER = "mapreduce.input.linerecordreader.line.maxlength"
 _SLACK = 16
-"""The bytes that the line reader counts in addition: a line break and a byte order mark."""
+"""An allowance for the line break and the byte order mark, which the line reader counts."""
 
 _PACKED = 16
-"""The assumed limit of compression: a file grows at most by the factor 2**16 when decompressed."""
+"""Decompression is assumed to enlarge a file at most by the factor 2**16."""
 
-# Each line is read as one value, because no byte decodes to the separator or to a quote.
+# Reads each line as one value, because no byte decodes to the separator or to a quote.
 _AS_LINES = {
     "multiLine": "true",
     "encoding": "ISO-8859-1",
@@ -207,7 +206,7 @@ _AS_LINES = {
 
 
 def limiting_options(form: str, multiline: bool, limit: int) -> dict[str, str]:
-    """Returns reader options that limit the length of lines and values in order to save memory."""
+    """Returns reader options that limit the length of lines and values, to save memory."""
     if form not in ("csv", "json", "text"):
         return {}
     values = {"maxCharsPerColumn": str(limit)} if form == "csv" and multiline else {}
@@ -223,7 +222,7 @@ def check_line_lengths(
         chosen: a condition on the columns MODIFIED and PATH; None selects all files.
 
     Raises:
-        TableError: if a line is too long. The error contains the path and the line number.
+        TableError: if a line is too long.
     """
     if native.option(_LINE_READER) is None or native.multiline:
         return
@@ -249,10 +248,7 @@ def check_line_lengths(
 
 
 def _read(spark: SparkSession, native: ReaderOptions, paths: list[str]) -> tuple[int, int] | None:
-    """Returns the limit and the number of the first line that exceeds it.
-
-    Returns None if no line exceeds it.
-    """
+    """Returns the limit and the number of the first line that exceeds it; None if no line does."""
     if not paths:
         return None
     jvm: Any = spark._jvm

@@ -1,7 +1,7 @@
 """Lists the files of a table and selects the files in a window.
 
-Spark uses the table's reader options to list the files, so it lists exactly the files that it
-reads. A file is identified by its path and modification time.
+Spark lists the files with the table's reader options, so that exactly these files are read. A file
+is identified by its path and modification time.
 """
 
 from __future__ import annotations
@@ -39,12 +39,10 @@ _LINES = 1 << 33
 _FIRST = Over.unboundedPreceding
 
 _COARSEST = dt.timedelta(seconds=2)
-"""The coarsest resolution of modification times. The FAT file system has it."""
+"""The coarsest resolution of modification times, which is that of the FAT file system."""
 
 _LONGEST_COLUMNS = 16_000
-"""The maximum length of the column list in the state. It is limited because each commit contains
-the state.
-"""
+"""The maximum length of the column list in the state, which each commit contains."""
 
 
 def list_files(spark: SparkSession, native: ReaderOptions) -> DataFrame:
@@ -53,7 +51,7 @@ def list_files(spark: SparkSession, native: ReaderOptions) -> DataFrame:
 
 
 def files(spark: SparkSession, native: ReaderOptions) -> DataFrame:
-    """Returns the table's files with PATH, MODIFIED and SIZE."""
+    """Returns PATH, MODIFIED and SIZE of the table's files."""
     return list_files(spark, native).select(
         path().alias(PATH),
         f.col("_metadata.file_modification_time").alias(MODIFIED),
@@ -70,6 +68,7 @@ def is_in_window(window: Window, end: Cursor | None, beyond: bool = False) -> Co
     """Returns whether a file's modification time is in the window and not later than `end`.
 
     Args:
+        window: the window; only its lower bound is used.
         end: the upper bound; None means unbounded.
         beyond: whether to exclude the files at the window's lower bound.
     """
@@ -84,11 +83,11 @@ def is_in_window(window: Window, end: Cursor | None, beyond: bool = False) -> Co
 
 @dataclass(frozen=True)
 class Tally:
-    """A digest of a set of files. It detects changes, so that the paths need not be stored.
+    """A digest of a set of files, stored instead of their paths to detect changes.
 
     Attributes:
         count: the number of files.
-        digest: the sum of the files' 64-bit hashes. A hash covers a file's path, time and size.
+        digest: the sum of the 64-bit hashes of each file's path, modification time and size.
     """
 
     count: int
@@ -97,14 +96,14 @@ class Tally:
 
 @dataclass(frozen=True)
 class Seen:
-    """A summary of a table's files, which was made before the last sync read them.
+    """A summary of the files that the last sync listed.
 
     Attributes:
         cursor: a modification time.
-        below: the files whose time is earlier.
-        at: the files that have exactly this time; None if the next sync must reread them.
+        below: the files whose time is earlier than `cursor`.
+        at: the files whose time is `cursor`; None if the next sync must reread them.
         begin: the cursor that a user has set. Files whose time is earlier are ignored.
-        reader: a fingerprint of the reader options that were used.
+        reader: the fingerprint of the reader options.
         columns: the columns of the files; None if they are not stored.
         apart: see :attr:`loader.sources.file.options.ReaderOptions.apart`.
     """
@@ -158,7 +157,7 @@ class Seen:
 
 
 def summarize_files(files: DataFrame, cursor: Cursor) -> tuple[Tally, Tally, Tally]:
-    """Returns three summaries: of the files whose time is below, at and above `cursor`."""
+    """Returns three digests: of the files whose time is below, at and above `cursor`."""
     time, limit = f.col(MODIFIED), _literal(cursor)
     hashed = f.xxhash64(PATH, MODIFIED, SIZE).cast("decimal(20, 0)")
     sides = (time < limit, time == limit, time > limit)
@@ -176,11 +175,11 @@ def summarize_files(files: DataFrame, cursor: Cursor) -> tuple[Tally, Tally, Tal
 def is_settled(cursor: Cursor, listed_at: Cursor) -> bool:
     """Returns whether any later change to a file is sure to change its modification time.
 
-    Some file systems store times with a resolution of two seconds. If a file was listed within two
-    seconds of its time, it may be replaced by a file that has the same time and size.
+    The resolution of times is two seconds on some file systems. Within that time, a file may be
+    replaced by a file that has the same time and size.
 
     Args:
-        cursor: the modification time.
+        cursor: the file's modification time.
         listed_at: the time at which the files were listed.
     """
     return bool(cursor.order + _COARSEST <= listed_at.order)
@@ -194,9 +193,9 @@ def fingerprint(native: ReaderOptions) -> str:
 
 
 def has_read_boundary(files: DataFrame, native: ReaderOptions, window: Window) -> bool:
-    """Returns whether the last sync has already read all files at the window's lower bound.
+    """Returns whether the last sync read all files at the window's lower bound.
 
-    If it has, these files contain no new rows and are not opened.
+    If so, they contain no new rows and need not be opened.
     """
     seen = Seen.from_mark(window.mark)
     if seen is None or seen.at is None or window.low is None:
@@ -210,7 +209,7 @@ def has_read_boundary(files: DataFrame, native: ReaderOptions, window: Window) -
 def find_stored_columns(
     files: DataFrame, native: ReaderOptions, mark: Mapping[str, Any] | None
 ) -> tuple[ReaderOptions, StructType] | None:
-    """Returns the columns that the last sync stored, or None if the files have changed since."""
+    """Returns the columns that the last sync stored, or None if the files changed since then."""
     seen = Seen.from_mark(mark)
     if seen is None or seen.columns is None or seen.reader != fingerprint(native):
         return None
@@ -221,12 +220,11 @@ def find_stored_columns(
 
 
 def find_moved_in(files: DataFrame, window: Window) -> DataFrame | None:
-    """Returns files that are older than the window but that the raw table lacks.
+    """Returns files that are older than the window but missing in the raw table.
 
     Such files kept an old modification time when they were moved into the folder (`mv`,
-    `rsync -a`). The raw table is read only if the files below the window differ from the last
-    sync's summary. Returns None if they do not differ, or if there is no summary. There is none
-    after `loader state set`, and reading then begins at the cursor.
+    `rsync -a`). Returns None, without reading the raw table, if the files below the window match
+    the last sync's summary or if there is no summary, as after `loader state set`.
     """
     seen = Seen.from_mark(window.mark)
     if window.low is None or window.read_raw is None or seen is None:
@@ -244,11 +242,11 @@ def find_moved_in(files: DataFrame, window: Window) -> DataFrame | None:
 
 
 def find_loaded_files(window: Window, table: SourceTable) -> Column | None:
-    """Returns a condition on files of the window: their rows are already in the raw table.
+    """Returns a condition that selects the window's files that the raw table already contains.
 
     Returns None if the condition is not needed. The files at the cursor are reread, and rows
-    without a key that are read again are recognized by their values. This fails if a new file
-    widens a column's type, because the values change. Only then is the condition needed.
+    without a key that are read twice are recognized by their values. If a new file widens a
+    column's type, the values change, so such files must be excluded with this condition.
     """
     if not window.is_exhaustive or window.read_raw is None or window.low is None:
         return None
@@ -268,10 +266,10 @@ def find_loaded_files(window: Window, table: SourceTable) -> Column | None:
 def build_mark(
     files: DataFrame, table: SourceTable, window: Window, cursor: Cursor, listed_at: Cursor
 ) -> dict[str, Any]:
-    """Returns the checkpoint of a sync that has processed all files up to a time.
+    """Returns the checkpoint of a sync.
 
     Args:
-        cursor: this time. The next sync reads all files whose time is later.
+        cursor: the modification time up to which the sync read all files.
         listed_at: the time at which the files were listed.
     """
     last = Seen.from_mark(window.mark)
@@ -295,15 +293,14 @@ def build_mark(
 
 @dataclass(frozen=True)
 class ReadOrder:
-    """The order of rows: by the modification time and path of their file, then by position in it.
+    """The order of rows by their file's modification time and path, then by position in the file.
 
-    Spark assigns files to partitions by size, so the rows are not read in this order. They are
-    numbered instead of sorted, because a sort would read them twice and shuffle them.
+    Spark assigns files to partitions by size, so it does not read the rows in this order. The rows
+    are numbered instead of sorted, because a sort would read them twice and shuffle them.
 
     Attributes:
         places: for each file, PATH and the number of its first block.
-        number: an expression for a row's number, which increases in this order. It uses
-            `_cq_block`, `_cq_line` and the columns of `places`.
+        number: computes a row's number from `_cq_block`, `_cq_line` and the columns of `places`.
     """
 
     places: DataFrame

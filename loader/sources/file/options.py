@@ -13,7 +13,7 @@ from loader.spec.validation import OptionError
 
 
 class FileTableOptions(TableOptions):
-    """A table's options, in addition to the options that all connectors have.
+    """A table's options, in addition to those that all connectors have.
 
     Attributes:
         path: a folder, file or glob, relative to the source's path; by default the table's name.
@@ -32,7 +32,7 @@ class FileTableOptions(TableOptions):
 
     @property
     def ddl(self) -> str | None:
-        """All columns as DDL, or None if the spec does not list all columns."""
+        """All columns as DDL; None if the spec does not list all columns."""
         given: dict[str, str] | str = self.column_types
         return given if isinstance(given, str) else None
 
@@ -47,12 +47,12 @@ class FileOptions(BaseModel):
     """The inner `spec` of a source with `path: file`.
 
     Attributes:
-        path: a folder, relative to the spec. Each folder or file in it is a table.
+        path: a folder, relative to the spec. Each file or subfolder in it is a table.
         format: csv, json, parquet, orc, text, avro, or another format that Spark can read.
         options: options of Spark's reader, such as `sep`; by default CSV files have a header.
         line_limit: the maximum number of bytes in a line, and of characters in a multi-line value.
-        follow_links: whether to follow links to files outside the folder; by default, such links
-            are errors.
+        follow_links: whether links to files outside the folder are followed; by default, they are
+            errors.
         table_options: the options of tables, keyed by name or wildcard.
     """
 
@@ -83,20 +83,20 @@ class ReaderOptions:
 
     Attributes:
         path: the path that messages show.
-        pattern: the path that Spark receives. Wildcard characters are escaped unless the spec
-            contains them.
-        home: the folder in the spec; links to files outside this folder are rejected.
+        pattern: the path for Spark. Wildcard characters that are not from the spec are escaped.
+        home: the folder in the spec. Links to files outside this folder are rejected.
         line_limit: the maximum number of bytes in a line.
         given: the lower-case names of the options that the spec sets.
         columns: all columns as DDL; None if the spec does not list all columns.
         types: the types that the spec sets for individual columns.
-        as_read: columns that Spark reads as another type and then casts to the table's type.
+        as_read: the types with which Spark reads columns before they are cast to the table's types.
         rivals: other files and folders that have the same table name.
-        apart: whether no single schema fits all files, because types differ or are not supported.
+        apart: whether files are read with different schemas, because types differ or are not
+            supported.
         selection: the columns that the spec selects, as a string; empty for all columns.
         masks: the `mask` option. If it is set, errors do not quote values.
-        all_columns: the columns of the files, including columns that the spec excludes, which are
-            read as strings; None if the spec selects all columns.
+        all_columns: all columns of the files; columns that the spec excludes are read as strings.
+            None if the spec selects all columns.
     """
 
     path: str
@@ -116,10 +116,7 @@ class ReaderOptions:
     all_columns: StructType | None = None
 
     def option(self, *names: str) -> str | None:
-        """Returns the value of the first of these options that is set, or None if none is set.
-
-        Names must be in lower case.
-        """
+        """Returns the value of the first option that is set, or None. Names must be lower-case."""
         given = {name.lower(): value for name, value in self.options}
         return next((given[name] for name in names if name in given), None)
 
@@ -130,7 +127,7 @@ class ReaderOptions:
 
     @property
     def encoding(self) -> str:
-        """The encoding of the table's strings."""
+        """The encoding of the files."""
         return self.option("encoding", "charset") or "UTF-8"
 
     @property

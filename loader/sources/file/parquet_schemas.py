@@ -1,7 +1,7 @@
 """Merges the schemas of Parquet files whose columns have different types.
 
-Spark merges columns only if their types are equal, and it does not support nanoseconds. This module
-is used only if Spark fails. It reads the footers of the files.
+Spark merges columns only if their types are equal, and it does not support nanoseconds. If Spark
+fails, this module reads the footers of the files instead.
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ class ParquetSchema:
 
     Attributes:
         schema: the columns as Spark reads them. Nanoseconds are read as bigint.
-        nanos: the timestamp types of those columns that are in nanoseconds, keyed by lower-case
-            name.
+        nanos: the timestamp types of the columns in nanoseconds, keyed by lower-case name.
         paths: the files, in the format of :data:`loader.sources.file.listing.PATH`.
     """
 
@@ -50,16 +49,13 @@ class ParquetSchema:
 
     @property
     def types(self) -> dict[str, t.DataType]:
-        """The types of the columns, keyed by lower-case name."""
+        """The columns' types, keyed by lower-case name."""
         return {
             c.name.lower(): self.nanos.get(c.name.lower(), c.dataType) for c in self.schema.fields
         }
 
     def value(self, name: str, wanted: t.DataType, where: str) -> Column:
-        """Converts a column's values to the type that the column has in the table.
-
-        Reading fails if a value has sub-microsecond precision.
-        """
+        """Casts a column to its type in the table. Fails on values of sub-microsecond precision."""
         value = f.col(quote_name(name))
         if name.lower() in self.nanos and not isinstance(wanted, t.LongType):
             too_precise = (
@@ -147,8 +143,7 @@ def merge_schemas(schemas: Sequence[ParquetSchema]) -> t.StructType:
     """Returns columns whose types can represent the values in all files.
 
     Raises:
-        TableError: if a column's types in two files cannot be merged. The error names the column
-            and both files.
+        TableError: if two files have different types for a column, and no type fits both.
     """
     columns: dict[str, t.StructField] = {}
     first: dict[str, str] = {}
@@ -180,7 +175,7 @@ def find_odd_columns(schemas: Iterable[ParquetSchema], schema: t.StructType) -> 
     for field in schema.fields:
         name = field.name.lower()
         if isinstance(field.dataType, (t.StructType, t.ArrayType, t.MapType)):
-            continue  # Spark can read files in which nested fields are missing
+            continue  # Spark reads missing nested fields as null
         other_types = {form.types.get(name, field.dataType) for form in schemas} - {field.dataType}
         if any(widen(kind, field.dataType) == field.dataType for kind in other_types):
             odd.add(name)
@@ -190,7 +185,7 @@ def find_odd_columns(schemas: Iterable[ParquetSchema], schema: t.StructType) -> 
 def widen(one: t.DataType, other: t.DataType, within: bool = False) -> t.DataType | None:
     """Returns a type that can represent the values of both types, or None if there is none.
 
-    The rules are the same as for columns of raw tables (docs/drift.md).
+    The rules are those of raw tables (docs/drift.md).
 
     Args:
         within: whether the types are nested in another type, where Spark requires equal types.

@@ -1,4 +1,4 @@
-"""Converts Spark's read errors to errors that contain a reason and a remedy."""
+"""Converts Spark's read errors to errors with a reason and a remedy."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LOOKED_AT = 100
 def explain_read_error(
     spark: SparkSession, native: ReaderOptions, error: PySparkException | Py4JJavaError, where: str
 ) -> TableError:
-    """Returns the error for files that Spark could not read. It contains the path if known."""
+    """Returns an error that explains why Spark could not read the files."""
     translated = translate_error(error, "")
     colon = _COLON.search(translated.what)
     if colon is not None:
@@ -81,7 +81,7 @@ def explain_read_error(
 
 
 def _name_differing_columns(left: str, right: str) -> str:
-    """Lists the columns whose types differ between two DDL schemas."""
+    """Lists the columns whose types differ in two DDL schemas."""
     first, second = (
         {c.name: c.dataType for c in schema.fields}
         for schema in map(_parse_datatype_string, (left, right))
@@ -95,7 +95,7 @@ def _name_differing_columns(left: str, right: str) -> str:
 
 
 def _find_reason(spark: SparkSession, native: ReaderOptions) -> LoaderError | None:
-    """Checks the files for known problems. Needed because Spark's error does not name the path."""
+    """Checks the files for known problems, because Spark's error does not name the path."""
     try:
         _check_packing(spark, native)
         check_line_lengths(spark, native, None, "")

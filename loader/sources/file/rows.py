@@ -1,8 +1,8 @@
 """Reads the columns and rows of a table's files, and each row's position in its file.
 
-Spark's CSV and JSON readers silently round decimals and doubles. If a spec declares a column with
-such a type, Spark first reads the column with a type that preserves all digits.
-:mod:`loader.rows.exact_cast` then casts it to the declared type.
+Spark's CSV and JSON readers silently round decimals and doubles. Columns that a spec declares with
+such a type are therefore first read with a type that preserves all digits, and then cast by
+:mod:`loader.rows.exact_cast`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _OF_LISTING = frozenset({"path", "modificationTime", "length", "content"})
 
 
 def read_columns(spark: SparkSession, native: ReaderOptions) -> tuple[ReaderOptions, StructType]:
-    """Reads the columns of all files in a table, unless the spec declares the columns.
+    """Returns the columns of a table's files, or those that the spec declares.
 
     Raises:
         TableError: if a file does not have the format that the spec declares.
@@ -59,7 +59,7 @@ def read_columns(spark: SparkSession, native: ReaderOptions) -> tuple[ReaderOpti
         return _read_parquet_columns(spark, native)
     if native.columns is not None or not is_matched_by_name(native):
         return native, _reader(spark, native, None).schema
-    # The headers are read first, because Spark's errors omit the path of a file that is not text.
+    # The headers are read first, because Spark's error does not name a file that is not text.
     groups = group_by_header(spark, native, _list_paths(list_of.files(spark, native)))
     if groups and native.multiline and not _infers(native):
         # Spark would interpret `{` and `[` in the names of multi-line files as patterns.
@@ -99,8 +99,8 @@ def _reader(spark: SparkSession, native: ReaderOptions, schema: StructType | Non
     reader = spark.read.format(native.format).options(**dict(native.options))
     hides_values = bool(native.masks) and native.fails_on_malformed_records
     if hides_values:
-        # Otherwise Spark would not read the columns whose mask is `null`, and would therefore not
-        # detect lines that have too few or too many values.
+        # Without columnPruning=false, Spark would not read columns whose mask is `null`, and would
+        # not detect lines that have too few or too many values.
         reader = reader.options(
             mode="PERMISSIVE", columnNameOfCorruptRecord=_CORRUPT, columnPruning="false"
         )
@@ -123,12 +123,10 @@ def _reader(spark: SparkSession, native: ReaderOptions, schema: StructType | Non
 def _refuse_malformed_records(
     rows: DataFrame, native: ReaderOptions, is_inferred: bool
 ) -> DataFrame:
-    """Returns the rows, but reading them fails on malformed records. The error does not quote them.
+    """Returns the rows, but reading them fails on malformed records without quoting them.
 
-    In FAILFAST mode, Spark would write the record's values to its log and its event log.
-
-    Raises:
-        TableError: if the columns were inferred, and a record is malformed.
+    In FAILFAST mode, Spark would write the record's values to its log and its event log. Raises a
+    TableError if `is_inferred`, because Spark found a malformed record when it inferred the schema.
     """
     if is_inferred:
         raise TableError(
@@ -160,9 +158,7 @@ def _infer_schema(spark: SparkSession, native: ReaderOptions, group: Group) -> S
 
 
 def read_rows(spark: SparkSession, table: SourceTable, chosen: Column | None) -> DataFrame:
-    """Reads the rows of the selected files.
-
-    The result has the table's columns, `_cq_block` and `_cq_line`.
+    """Reads the table's columns, `_cq_block` and `_cq_line` of the selected files.
 
     Args:
         chosen: a condition on the columns MODIFIED and PATH; None selects all files.
@@ -221,7 +217,7 @@ def _rows_as_read(spark: SparkSession, table: SourceTable, chosen: Column | None
 def _read_parquet_rows(
     spark: SparkSession, table: SourceTable, file_columns: StructType, chosen: Column | None
 ) -> DataFrame | None:
-    """Reads each Parquet file with its own types and casts the columns to the table's types.
+    """Reads Parquet files with their own types, and casts them to the table's types.
 
     Returns None if Spark can read all files with the table's types.
     """
@@ -244,7 +240,7 @@ def _read_parquet_rows(
         of_form = tuple((types.get(name), form.nanos.get(name)) for name in names)
         by_types.setdefault(of_form, []).append(form)
     odd = [c for c in file_columns.fields if c.name.lower() in names]
-    # A union runs in the session of its first DataFrame, so the first one must belong to `spark`.
+    # A union runs in the session of its first DataFrame, which must be `spark`.
     rows = _arrange_columns(_reader(spark, native, file_columns), table.schema, f.lit(False))
     for first, *others in by_types.values():
         file_types = {c.name.lower(): c.dataType for c in first.schema.fields}
@@ -306,7 +302,7 @@ def _arrange_columns(rows: DataFrame, schema: StructType, chosen: Column | None)
         existing_name = existing.get(field.name.lower())
         if existing_name is None:
             return f.lit(None).cast(field.dataType).alias(field.name)
-        # A name needs fewer Py4J calls than an expression, and files may have thousands of columns.
+        # A name needs fewer Py4J calls than an expression, which matters with 1000s of columns.
         name = quote_name(field.name)
         return name if existing_name == field.name else f.col(name).alias(field.name)
 
@@ -331,8 +327,8 @@ def apply_types(
     """Applies the spec's types to the columns. Returns the new reader options and columns.
 
     Args:
-        schema: the columns of the files, or all columns that the spec declares.
-        where: the table's name in errors.
+        schema: the columns of the files, or the columns that the spec declares.
+        where: how errors name the table.
 
     Raises:
         TableError: if the spec declares a type for an unknown column.
@@ -361,12 +357,12 @@ def apply_types(
 
 
 def _read_as(native: ReaderOptions, file_type: t.DataType, wanted: t.DataType) -> t.DataType:
-    """Returns the type with which Spark must read a column so that no digits are lost."""
+    """Returns the type with which Spark reads a column without losing digits."""
     form = native.format.lower()
     if form not in _PARSED:
         return file_type
     if (native.option("mode") or "").lower() not in ("", "failfast"):
-        return wanted  # with other modes, values that do not fit become null
+        return wanted  # values that do not fit become null
     if form == "json" and native.columns is None and isinstance(file_type, t.StringType):
         return file_type  # the JSON reader would not parse a number in quotes
     if isinstance(wanted, t.DecimalType):

@@ -1,7 +1,7 @@
 """The `file` connector. It reads folders of files in any format that Spark supports.
 
-By default, the cursor is the file's modification time, so a sync reads new and rewritten files. A
-column in the files can be used as the cursor instead.
+By default, the cursor is the file's modification time, so a sync reads new and rewritten files. The
+spec can set a column of the files as the cursor instead.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from loader.sources.interface import Source, SourceTable, TableRef
 from loader.spec.options import options_for
 
 _DEFAULTS = {
-    # Reading fails on lines that have missing or extra columns, for example in a half-written file.
+    # FAILFAST rejects lines that have missing or extra columns, for example in a half-written file.
     # Quotes in quoted values are doubled (RFC 4180).
     "csv": {"header": "true", "mode": "FAILFAST", "escape": '"'},
-    # Reading fails on incomplete lines, and on values that do not fit the type in the spec.
+    # FAILFAST rejects incomplete lines, and values that do not fit the type in the spec.
     "json": {"mode": "FAILFAST"},
-    # Columns that are missing from some files are read, too.
+    # Without mergeSchema, Spark would omit columns that some files do not have.
     "parquet": {"mergeSchema": "true"},
     "orc": {"mergeSchema": "true"},
 }
@@ -103,7 +103,7 @@ class FileSource(Source):
             names = os.listdir(path.toUri().getPath())  # Java omits names that it cannot decode
         else:
             names = [status.getPath().getName() for status in system.listStatus(path)]
-        # Spark, too, skips these names.
+        # Spark also skips these names.
         return [name for name in names if not name.startswith((".", "_"))]
 
     def _native(self, name: str, path: str) -> ReaderOptions:
@@ -119,7 +119,7 @@ class FileSource(Source):
             settings["escape"] = ("escape", settings["quote"][1] or '"')
         wide = _WIDE.match(settings.get("encoding", settings.get("charset", ("", "")))[1])
         if form.lower() == "csv" and wide and not {"multiline", "linesep"} & settings.keys():
-            # If multiLine is not set, Spark expects a line break to be a single byte.
+            # Without multiLine, Spark expects a line break to be a single byte.
             settings["multiline"] = ("multiLine", "true")
         limit, multiline = self.options.line_limit, settings.get("multiline", ("", ""))[1]
         lengths = limiting_options(form.lower(), multiline.lower() == "true", limit)
@@ -146,7 +146,7 @@ class FileSource(Source):
         )
 
     def _home(self, path: str) -> str:
-        """Returns the folder that the spec names. Links to files outside it are rejected."""
+        """Returns the folder in the spec; see :attr:`ReaderOptions.home`."""
         if Path(os.path.normpath(path)).is_relative_to(self.base):
             return self.base
         return re.split(r"/[^/]*[*?\[{]", path, maxsplit=1)[0] or "/"
@@ -216,7 +216,7 @@ class FileSource(Source):
     def _remembered_columns(
         self, ref: TableRef, native: ReaderOptions
     ) -> tuple[ReaderOptions, StructType] | None:
-        """Returns the columns that the last sync stored, or None if the files have changed."""
+        """Returns the columns that the last sync stored; None if the files changed since then."""
         if self._marks is None or native.columns is not None or native.types or native.selection:
             return None
         try:
@@ -228,11 +228,7 @@ class FileSource(Source):
         return find_stored_columns(files(self.spark, native), native, marks[0])
 
     def _read_nested(self, ref: TableRef) -> ReaderOptions:
-        """Returns reader options that include files in nested folders.
-
-        Raises:
-            TableError: if Spark would silently skip files.
-        """
+        """Returns reader options for nested folders. Rejects files that Spark would skip."""
         native: ReaderOptions = ref.native
         if any(name.lower() == RECURSIVE.lower() for name, _ in native.options):
             return native
@@ -257,7 +253,7 @@ class FileSource(Source):
 
 
 def _check_name_is_unique(ref: TableRef, where: str) -> None:
-    """Rejects a table if several files or folders have its name. Only one of them would be read."""
+    """Rejects a table if several files or folders have its name, because only one would be read."""
     native: ReaderOptions = ref.native
     if not native.rivals:
         return

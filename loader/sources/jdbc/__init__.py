@@ -1,4 +1,4 @@
-"""The `jdbc` connector. It reads tables from any database that has a JDBC driver."""
+"""The `jdbc` connector, which reads tables from any database that has a JDBC driver."""
 
 from loader.sources.jdbc.source import JdbcSource
 

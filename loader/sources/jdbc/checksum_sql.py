@@ -1,8 +1,8 @@
-"""Builds SQL with which PostgreSQL, MariaDB and MySQL compute checksums and digests.
+"""Builds SQL for checksums and digests in PostgreSQL, MariaDB and MySQL.
 
-`loader reconcile` compares these checksums with those that :mod:`loader.sources.checksum` computes
-in Spark. `tests/reconcile/test_checksum.py` compares the two implementations value by value. A sync
-uses a digest to detect whether the rows of a window have changed.
+`loader reconcile` compares a database's checksums with those that :mod:`loader.sources.checksum`
+computes in Spark. `tests/reconcile/test_checksum.py` compares both implementations value by value.
+A sync uses a digest to detect whether the rows of a window have changed.
 """
 
 from __future__ import annotations
@@ -34,35 +34,27 @@ _ARGUMENTS = 50  # PostgreSQL's functions take at most 100 arguments
 
 
 class Checksum(ABC):
-    """Builds SQL for checksums. There is a subclass for each kind of database that has md5.
-
-    Args:
-        dialect: the dialect that quotes names and strings.
-    """
+    """Builds SQL for checksums. Each kind of database that has an md5 function is a subclass."""
 
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
 
     @abstractmethod
     def types(self, space: str, table: str) -> str:
-        """Returns a query for the name, type name and kind of type of each column in a table."""
+        """Returns a query for the name, type name and kind of type of a table's columns."""
 
     @abstractmethod
     def form(self, type_: str, kind: str, data_type: t.DataType) -> TextFormat | None:
         """Returns the text format of a column, or None if checksums must exclude the column.
 
         Args:
-            type_, kind: the type name and the kind of type that the query of :meth:`types` returns.
+            type_, kind: the results of the query of :meth:`types`.
             data_type: the column's type in Spark.
         """
 
     @abstractmethod
     def text(self, part: HashedColumn, column: str) -> str:
-        """Returns SQL that formats a value as a string. It yields null if the value is null.
-
-        Args:
-            column: SQL for the value.
-        """
+        """Returns SQL that formats the value of an SQL expression as a string; null stays null."""
 
     @abstractmethod
     def hash(self, texts: Sequence[str]) -> str:
@@ -127,8 +119,8 @@ class PostgreSQLChecksum(Checksum):
             days = f"({column} - date '1970-01-01')::text"
             return f"case when isfinite({column}) then {days} else ({column})::text end"
         if part.form is TextFormat.TIMESTAMP:
-            # Casts only whole seconds, because extract returns a floating-point number before
-            # version 14.
+            # Before version 14, extract returns a floating-point number, so only whole seconds are
+            # cast.
             seconds = f"extract(epoch from date_trunc('second', {column}))::bigint"
             micros = f"{seconds} * 1000000 + extract(microseconds from {column})::bigint % 1000000"
             return f"case when isfinite({column}) then ({micros})::text else ({column})::text end"
@@ -186,7 +178,7 @@ class MySQLChecksum(Checksum):
     def form(self, type_: str, kind: str, data_type: t.DataType) -> TextFormat | None:
         form = self._FORMS.get(type_)
         if form is TextFormat.INTEGER and isinstance(data_type, t.BooleanType):
-            form = TextFormat.BOOLEAN  # tinyint(1) or bit(1) that the driver reports as boolean
+            form = TextFormat.BOOLEAN  # the driver reports tinyint(1) and bit(1) as boolean
         elif type_ == "bit" and isinstance(data_type, t.StringType):
             form = TextFormat.TEXT
         elif form is TextFormat.INTEGER and isinstance(data_type, t.DecimalType):
@@ -224,14 +216,14 @@ class MySQLChecksum(Checksum):
 
 
 def choose_checksum(dialect: Dialect) -> Checksum | None:
-    """Returns the builder of checksum SQL for a kind of database, or None if it has no md5."""
+    """Returns the builder for a kind of database, or None if the database has no md5 function."""
     if isinstance(dialect, PostgreSQL):
         return PostgreSQLChecksum(dialect)
     return MySQLChecksum(dialect) if isinstance(dialect, MySQL) else None
 
 
 def _match_form(form: TextFormat | None, data_type: t.DataType) -> TextFormat | None:
-    """Returns the format, or None if Spark formats the type differently."""
+    """Returns the format, or None if Spark uses another format for the type."""
     return form if form is text_format(data_type) else None
 
 
@@ -241,24 +233,21 @@ Judge = Callable[[str], object]
 
 
 class JdbcContents(Contents):
-    """The contents of a table in PostgreSQL, MariaDB or MySQL whose keys are unique.
+    """The contents of a table with unique keys in PostgreSQL, MariaDB or MySQL.
 
-    The database computes the sums and hashes. It sends rows only from buckets that differ.
+    The database computes the sums and hashes, and sends rows only from buckets that differ.
 
     Args:
-        checksum: the builder of the SQL for checksums.
         relation: the table or a subquery of its rows, for the FROM clause.
-        wanted: an SQL condition that selects the rows that the spec loads; empty if it loads all
-            rows.
+        wanted: an SQL condition for the rows that the spec loads; empty if it loads all rows.
         columns: SQL for each column, keyed by its name in Spark.
         key: the columns of the key.
         parts: the columns that a row's checksum includes.
         left_out: the columns that the checksum excludes, as ``name (type)``.
-        query: a function that runs a query in Spark.
-        read: a function that reads the rows that match a WHERE clause. It adds a column KEY for an
-            SQL expression.
-        judge: a function that raises a TableError if rows that match a WHERE clause have values
-            that the lake cannot store exactly.
+        query: runs a query in Spark.
+        read: reads the rows that match a WHERE clause. Adds a column KEY for an SQL expression.
+        judge: raises a TableError if rows that match a WHERE clause have values that the lake
+            cannot store exactly.
     """
 
     def __init__(
@@ -326,7 +315,7 @@ class JdbcContents(Contents):
 
     def _holds(self, share: KeySelection) -> str:
         if share.keys is not None:
-            # The hashes consist of hexadecimal digits, so they need no escaping.
+            # Hexadecimal digits need no escaping.
             return f"{self._hash(self.key)} in ({', '.join(map(repr, share.keys))})"
         if share.buckets is None:
             return ""
@@ -336,11 +325,7 @@ class JdbcContents(Contents):
 def list_comparable(
     checksum: Checksum, connection: Connection, table: SourceTable
 ) -> tuple[list[HashedColumn], list[str]]:
-    """Returns the columns that checksums include, and the excluded columns as ``name (type)``.
-
-    Args:
-        connection: the connection with which to read the types of the columns.
-    """
+    """Returns the columns that checksums include, and the excluded columns as ``name (type)``."""
     native: NativeColumns = table.ref.native
     space = (native.catalog if checksum.dialect.uses_catalogs else native.schema) or ""
     types = {
@@ -368,7 +353,7 @@ def _join_conditions(*conditions: str) -> str:
 
 
 MAX_DIGEST_ROWS = 1_000_000
-"""The maximum number of rows in a digest. Their hashes need 32 MB of memory in the database."""
+"""The maximum number of rows in a digest. Their hashes need 32 MB in the database's memory."""
 
 _MAX_SCAN_BYTES = 64 * 1024 * 1024
 """The maximum size of a table that is scanned for a digest. Larger tables need an index."""
@@ -384,10 +369,9 @@ def read_digest(
     rows: int | None,
     indexed: bool,
 ) -> Digest | None:
-    """Returns a digest of rows, or None if computing it would be too expensive.
+    """Returns a digest of rows, or None if it is too expensive.
 
-    Also returns None if a partition is a foreign table, because its rows are not read from the
-    snapshot.
+    Also returns None if a partition is a foreign table, whose rows are not part of the snapshot.
 
     Args:
         relation: the qualified and quoted name of the table.
@@ -399,11 +383,11 @@ def read_digest(
     """
     allowed = "" if indexed else f" and size <= {_MAX_SCAN_BYTES}"
     counted = f"(select count(*) from {source}{where})" if rows is None else str(rows)
-    # When a row is cast to text, null differs from an empty string, and the columns are delimited.
+    # A row that is cast to text distinguishes null from an empty string, and delimits the columns.
     hashed = f"select md5(row({', '.join(columns)})::text) as hash from {source}{where}"
-    # `offset 0` prevents the planner from merging the subqueries, so that the rows are counted and
-    # hashed only if this is allowed. If there were a `limit`, the planner might scan the table
-    # instead of using the index.
+    # `offset 0` prevents the planner from merging the subqueries, so the rows are counted and
+    # hashed only if the conditions hold. With a `limit`, the planner might scan the table instead
+    # of using the index.
     [(count, text)] = connection.text_rows(
         f"""
         select
@@ -429,7 +413,7 @@ def read_digest(
 
 
 def _select_parts(relation: str) -> str:
-    """Returns SQL for the number of a table's foreign partitions and for its size in bytes."""
+    """Returns SQL for the number of a table's foreign partitions and its size in bytes."""
     return f"""
         with recursive parts (oid) as (
             select {relation}::regclass::oid

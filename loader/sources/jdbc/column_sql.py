@@ -1,4 +1,4 @@
-"""Builds SQL for the columns of a table and for the rows of a window."""
+"""Builds SQL for the columns of a table and the rows of a window."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from loader.sources.jdbc.metadata import NativeColumns
 from loader.sources.jdbc.postgresql.continuity import TransactionMark
 
 _NEEDS_TEXT = (CursorType.DATE, CursorType.STRING)
-"""Cursor types that the database and the driver's objects convert to different strings."""
+"""Cursor types whose strings differ between the database and the driver."""
 
 
 class ColumnSql:
-    """Builds SQL for table columns. It is the base class of a snapshot.
+    """The base class of a snapshot, which builds SQL for table columns.
 
     Args:
         source: the database.
@@ -37,7 +37,7 @@ class ColumnSql:
     def alias(self, native: NativeColumns, index: int) -> str:
         """Returns the quoted name of a column in the subquery that Spark reads.
 
-        A name that contains quotes is replaced, because Spark does not escape quotes in names.
+        Replaces a name that contains quotes, because Spark does not escape them.
         """
         return self.dialect.quote(self._alias_name(native, index))
 
@@ -46,11 +46,11 @@ class ColumnSql:
         return f"strandline_{index}" if self.dialect.quote_character in name else name
 
     def _instants(self, table: SourceTable) -> list[str]:
-        """Returns the names of the subquery's columns that contain instants.
+        """Returns the subquery's columns that contain instants.
 
         Without this list, Spark would read instants as times without a time zone and convert each
-        value twice. The list is empty if any names differ only in case, because Spark cannot then
-        address the columns by name.
+        value twice. The list is empty if names differ only in case, because Spark could not
+        distinguish them.
         """
         native = table.ref.native
         names = [self._alias_name(native, i) for i in range(len(native.columns))]
@@ -65,9 +65,7 @@ class ColumnSql:
     def _list_expressions(self, table: SourceTable, cursor: CursorField | None = None) -> list[str]:
         """Returns SQL for the loaded value of each column.
 
-        Args:
-            cursor: the cursor of the window. Its values are not converted by checks that exclude
-                cursor columns (``LossyValue.cursors``).
+        Checks that exclude cursor columns (``LossyValue.cursors``) do not convert the cursor.
         """
         native = table.ref.native
         columns = [self._expression(native, i) for i in range(len(native.columns))]
@@ -82,10 +80,10 @@ class ColumnSql:
         return columns
 
     def _list_sums(self, table: SourceTable) -> list[str]:
-        """Returns SQL for the value of each column that a checksum includes.
+        """Returns SQL for the values that a checksum includes.
 
-        If the database sends a column as strings, which Spark then casts, this is the stored value.
-        For all other columns, it is the loaded value.
+        These are the loaded values. If Spark casts a column that the database sends as strings,
+        they are the stored values.
         """
         columns, native = self._list_expressions(table), table.ref.native
         for index in native.as_texts:
@@ -110,7 +108,7 @@ class ColumnSql:
     def read_ends(
         self, connection: Connection, cursor: CursorField, sql: str
     ) -> list[tuple[str | None, ...]]:
-        """Runs a query that selects the columns of :meth:`ends` and also numbers and timestamps."""
+        """Runs a query for the columns of :meth:`ends`, numbers and timestamps."""
         is_fast = self.dialect.shares_snapshots and cursor.type not in _NEEDS_TEXT
         return connection.text_rows(sql) if is_fast else connection.rows(sql)
 
@@ -123,7 +121,7 @@ class ColumnSql:
         return f"sum(case when {column} <= {self.dialect.literal(cursor)} then 1 else 0 end)"
 
     def _list_sizes(self, table: SourceTable) -> list[str]:
-        """Returns PostgreSQL expressions for the byte lengths of columns that may be long."""
+        """Returns PostgreSQL's SQL for the length in bytes of each column that may be long."""
         return [
             f"coalesce(octet_length(cast({column} as text)), 0)"
             for column, field in zip(
@@ -140,10 +138,7 @@ class ColumnSql:
     def _list_lossy_values(
         self, table: SourceTable, cursor: CursorField | None
     ) -> list[LossyValue]:
-        """Returns the checks for values that the lake cannot store.
-
-        Checks that exclude cursor columns are omitted for the cursor.
-        """
+        """Returns the checks for values that the lake cannot store, except excluded cursors."""
         names = table.schema.names
         cursor_index = names.index(cursor.name) if cursor else None
         return [
@@ -155,7 +150,7 @@ class ColumnSql:
     def _list_lossy_counts(
         self, table: SourceTable, cursor: CursorField | None = None
     ) -> list[str]:
-        """Returns SQL that counts, for each check, the values that match it."""
+        """Returns SQL for the number of values that match each check."""
         return [
             _count(check.condition(self._expression(table.ref.native, check.index)))
             for check in self._list_lossy_values(table, cursor)
@@ -164,10 +159,10 @@ class ColumnSql:
     def _list_unusual_counts(
         self, table: SourceTable, cursor: CursorField | None = None
     ) -> list[str]:
-        """Returns SQL for a few counts. If all of them are zero, no value matches a check.
+        """Returns SQL for counts of unusual values. If all counts are 0, no value matches a check.
 
-        Each count takes as long as reading the rows. A time column has four checks, but its values
-        rarely match them. Therefore a single count of unusual values replaces the four.
+        Each count takes as long as reading the rows. A time column has four checks, which rarely
+        match, so one count of unusual values replaces the four.
         """
         counts = []
         for check in self._list_lossy_values(table, cursor):
@@ -182,14 +177,10 @@ class ColumnSql:
         counts: Sequence[str | None],
         cursor: CursorField | None = None,
     ) -> tuple[str, ...]:
-        """Returns warnings about lossy values.
+        """Returns warnings about lossy values. Raises a TableError that lists all errors.
 
         Args:
-            counts: for each check, the number of values that match it.
-
-        Raises:
-            TableError: if some of the checks treat such values as errors. The message lists them
-                all.
+            counts: the number of values that match each check.
         """
         notes, errors = [], []
         where = f"table {self.source.name}.{table.ref.name}"
@@ -226,7 +217,7 @@ def build_where(
         column: SQL for the cursor.
         bounds: the bounds of the window; None if they have not been read yet.
         late: a condition that selects additional rows below the window.
-        only: a condition to use instead of the limits of the window.
+        only: a condition that replaces the window's limits.
     """
     assert window.cursor is not None
     limits = []

@@ -1,8 +1,8 @@
 """JDBC connections from the Spark driver's JVM, and a pool of idle connections.
 
-Spark's JDBC reader opens its own connections on the executors. The connections in this module run
-the queries that precede a read (for keys, bounds and clocks), and export the shared snapshot. They
-are pooled, because opening a connection takes longer than most of these queries.
+The connections run the queries that precede a read (for keys, bounds and clocks) and export the
+shared snapshot. Spark's JDBC reader opens its own connections on the executors. The pool exists
+because opening a connection takes longer than most queries.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _CSV_READABLE = ("jdbc:postgresql:", "jdbc:mariadb:", "jdbc:mysql:")
 """URL prefixes of databases whose drivers return metadata only as strings and numbers."""
 csv.field_size_limit(2**31 - 1)  # a comment on a table may be long
 _NULL = f"\x1f{secrets.token_hex(4)}"
-"""The string that stands for null in CSV. It is random, so that no database value equals it."""
+"""The string for null in CSV. It is random, so that no value in the database equals it."""
 _CANCEL = ("cancelQuery", "cancelCurrentQuery")
-"""Methods of the PostgreSQL and MariaDB drivers that cancel even metadata queries."""
+"""Methods of the PostgreSQL and MariaDB drivers that also cancel metadata queries."""
 Answer = TypeVar("Answer")
 
 
 def spark_options(spark: SparkSession, options: Mapping[str, str], relation: str = "unused") -> Any:
-    """Converts JDBC options to an object of Spark's Java class ``JDBCOptions``.
+    """Converts JDBC options to Spark's Java class ``JDBCOptions``.
 
     Args:
         relation: the table or subquery to read.
@@ -57,7 +57,7 @@ def spark_options(spark: SparkSession, options: Mapping[str, str], relation: str
 
 
 class Connection:
-    """A JDBC connection for queries with small results. Values are read as strings."""
+    """A JDBC connection for queries with small results, which are read as strings."""
 
     def __init__(self, spark: SparkSession, java: Any, where: str, url: str = "") -> None:
         self.java = java
@@ -65,27 +65,27 @@ class Connection:
         self.lost = False
         """Whether the session must not be reused, because its state is unknown."""
         self.is_overdue = False
-        """Whether the connection was aborted because of a time limit."""
+        """Whether a time limit aborted the connection."""
         self.reopen: Callable[[], Connection] | None = None
-        """A function that opens a new connection if this one was closed while it was idle."""
+        """Opens a new connection if the server closed this one while it was idle."""
         self._in_transaction = False
         self._is_running = False
         self._jvm: Any = spark._jvm
         self._can_read_as_csv = url.startswith(_CSV_READABLE)
         self._label_positions: dict[str, dict[str, int]] = {}
-        """The positions of the columns in the result of each metadata method."""
+        """The column positions in the result of each metadata method."""
 
     @classmethod
     @contextmanager
     def open(
         cls, spark: SparkSession, options: Mapping[str, str], where: str
     ) -> Iterator[Connection]:
-        """Opens a connection with the same driver and properties as Spark's JDBC reader.
+        """Opens a connection with the driver and properties of Spark's JDBC reader.
 
         Args:
             options: Spark's JDBC options (`url`, `driver`, `user`, `password`) and the driver's
                 properties.
-            where: the name of the source, for error messages.
+            where: the source's name in error messages.
 
         Raises:
             DatabaseError: if the database is down, rejects the password, or has no driver.
@@ -105,15 +105,14 @@ class Connection:
 
     @cached_property
     def major_version(self) -> int:
-        """The major version of the database, as the driver's metadata reports it."""
+        """The database's major version, as the driver reports it."""
         return int(self.java.getMetaData().getDatabaseMajorVersion())
 
     @contextmanager
     def limit_time(self, seconds: int) -> Iterator[None]:
         """Aborts the connection if the block takes longer than the limit.
 
-        The driver's timeout is insufficient, because it restarts with each byte that the server
-        sends.
+        The driver's timeout does not suffice, because it restarts with each byte from the server.
         """
         timer = threading.Timer(seconds, self._abort)
         timer.daemon = True
@@ -129,7 +128,7 @@ class Connection:
         self._ignore_errors(lambda: self.java.abort(threads))
 
     def execute(self, sql: str) -> None:
-        """Runs a statement that returns no result."""
+        """Runs a statement without a result."""
         self._run_query(lambda: self._statement.execute(sql))
 
     def prepare(self, statements: Sequence[str]) -> None:
@@ -149,7 +148,7 @@ class Connection:
             self.lost = self.lost or was_lost
 
     def begin(self) -> None:
-        """Makes the next statement begin a transaction."""
+        """Makes the next statement start a transaction."""
         self._explain_errors(lambda: self.java.setAutoCommit(False))
         self._in_transaction = True
 
@@ -162,22 +161,21 @@ class Connection:
         """Runs a query and returns its rows as strings.
 
         Timestamps have all digits, for example ``2025-01-01 00:00:00.123456789``. Instants are in
-        the JVM's time zone, which the loader sets to UTC.
+        UTC, the JVM's time zone.
         """
         return self._run_query(lambda: list(self._fetch(self._statement.executeQuery(sql))))
 
     def text_rows(self, sql: str) -> list[tuple[str | None, ...]]:
-        """Runs a query and returns the same result as :meth:`rows`, but faster for some drivers.
+        """Like :meth:`rows`, but faster for some drivers: one JVM call reads all values.
 
-        It needs one JVM call for all rows instead of one per value. The values must be strings or
-        numbers. In PostgreSQL, they may also be timestamps.
+        The values must be strings or numbers; in PostgreSQL, they may also be timestamps.
         """
         if not self._can_read_as_csv:
             return self.rows(sql)
         return self._run_query(lambda: self._read_as_csv(self._statement.executeQuery(sql)))
 
     def types(self, sql: str) -> dict[str, str]:
-        """Returns the type name of each column of a query. Resolves domains to their base types."""
+        """Returns the type name of each column of a query; for a domain, that of its base type."""
         return self._run_query(lambda: self._types(sql))
 
     def _types(self, sql: str) -> dict[str, str]:
@@ -186,7 +184,7 @@ class Connection:
         return {meta.getColumnLabel(i): meta.getColumnTypeName(i) for i in columns}
 
     def describe(self, sql: str) -> list[dict[str, str | None]]:
-        """Describes each column of a query. Uses the same labels as for the columns of a table."""
+        """Describes each column of a query, like ``DatabaseMetaData.getColumns`` for a table."""
         return self._run_query(lambda: self._describe(sql))
 
     def _describe(self, sql: str) -> list[dict[str, str | None]]:
@@ -205,7 +203,7 @@ class Connection:
         ]
 
     def columns(self, dialect: Any, sql: str) -> Any:
-        """Returns the schema of a query as a Java object of Spark's class ``StructType``.
+        """Returns the schema of a query as a Java ``StructType``.
 
         Args:
             dialect: Spark's JDBC dialect, which maps the types.
@@ -226,8 +224,8 @@ class Connection:
 
         Args:
             call: the name of the method.
-            labels: the columns to return, in upper case. Columns that the driver does not return
-                are None.
+            labels: the columns to return, in upper case. A column that the driver does not return
+                is None.
         """
         return self._run_query(lambda: self._metadata(call, arguments, labels))
 
@@ -261,11 +259,7 @@ class Connection:
         return records
 
     def _read_as_csv(self, result: Any, names: bool = False) -> list[tuple[str | None, ...]]:
-        """Reads a small result in one JVM call, with the CSV writer of Spark's distribution.
-
-        Args:
-            names: whether to return the column names as the first row.
-        """
+        """Reads a small result in one JVM call, with the CSV writer of Spark's distribution."""
         written = self._jvm.java.io.StringWriter()
         (self._csv(names=True) if names else self._csv_without_names).write(result, written)
         read = csv.reader(io.StringIO(written.toString(), newline=""), strict=True)
@@ -276,7 +270,7 @@ class Connection:
         return self._csv(names=False)
 
     def _csv(self, names: bool) -> Any:
-        """Returns a new CSV writer. If it were reused, it would repeat the first result's names."""
+        """Returns a new CSV writer, because a used one would repeat the first result's names."""
         settings = self._csv_settings.clone()
         settings.setHeaderWritingEnabled(names)
         return self._jvm.com.univocity.parsers.csv.CsvRoutines(settings)
@@ -317,11 +311,11 @@ class Connection:
 
     @cached_property
     def _statement(self) -> Any:
-        """The JDBC statement that runs all queries. Each query closes the previous result."""
+        """The statement that runs all queries. Each query closes the previous result."""
         return self.java.createStatement()
 
     def _run_query(self, query: Callable[[], Answer]) -> Answer:
-        """Runs a query. Opens a new connection if this one was closed while it was idle.
+        """Runs a query. Opens a new connection if the server closed this one while it was idle.
 
         Raises:
             ConnectionRefusedByServer: if the database rejects the query.
@@ -344,7 +338,7 @@ class Connection:
         except Py4JJavaError as error:
             closed = True
             with suppress(Py4JJavaError):
-                closed = self.java.isClosed()  # also true if the server has closed it
+                closed = self.java.isClosed()  # also true if the server closed it
             explained = translate_jdbc_error(error, self.where, answered=not closed)
             if self.is_overdue:
                 what, remedy = "the database has not answered in time", OVERDUE
@@ -358,8 +352,8 @@ class Connection:
     def _cancel(self) -> None:
         """Cancels the running query, which may be waiting for a lock.
 
-        This is done in another thread, because canceling a query opens a connection. Later queries
-        are not canceled, because some of them clean up.
+        A separate thread cancels it, because that opens a connection. Later queries are not
+        canceled, because some of them clean up.
         """
         if self._is_running:
             threading.Thread(target=self._cancel_query, name="cancel", daemon=True).start()
@@ -379,24 +373,23 @@ class Connection:
 
     @staticmethod
     def _ignore_errors(call: Any) -> None:
-        # The call fails if the database has closed the connection or the JVM has exited.
+        # The call fails if the database closed the connection or if the JVM exited.
         with suppress(Py4JError, OSError):
             call()
 
 
 _MAX_IDLE_SECONDS = 30
-"""The maximum idle time of a connection. It is short, because firewalls silently drop idle ones.
+"""The maximum idle time of a connection. Firewalls silently drop connections that idle longer.
 
-If a server or pooler closes a connection earlier, it is replaced (``Connection.reopen``).
+A connection that a server or pooler closes earlier is replaced (``Connection.reopen``).
 """
 
 
 class ConnectionPool:
-    """A pool of idle connections. All sessions in the pool have the same settings.
+    """A pool of idle connections whose sessions have the same settings.
 
     Args:
-        opened: a function that opens a connection. Its argument is the source or table that error
-            messages show.
+        opened: opens a connection for the source or table that error messages name.
     """
 
     def __init__(self, opened: Callable[[str], AbstractContextManager[Connection]]) -> None:
@@ -410,7 +403,7 @@ class ConnectionPool:
         """Yields a connection. Closes the connection if the block raises an error.
 
         Args:
-            where: the source or table that error messages show.
+            where: the source or table that error messages name.
         """
         connection, opened = self._take_idle(where)
         with opened:
@@ -435,11 +428,7 @@ class ConnectionPool:
         opened.close()
 
     def close_surplus(self, keep: int = 1) -> None:
-        """Closes the idle connections except those that were used most recently.
-
-        Args:
-            keep: the number of connections that stay open.
-        """
+        """Closes idle connections, except the `keep` most recently used ones."""
         with self._lock:
             idle, self._idle = self._idle[:-keep], self._idle[-keep:]
         for _, opened, _ in idle:
@@ -460,12 +449,12 @@ class ConnectionPool:
         return opened.enter_context(self._opened(where)), opened
 
     def _reopen(self, opened: ExitStack, where: str) -> Connection:
-        """Closes a connection and opens another one. `opened` closes the new connection later."""
+        """Closes a connection and opens a new one, which `opened` will close."""
         opened.close()
         return opened.enter_context(self._opened(where))
 
     def close(self) -> None:
-        """Closes the pool and its idle connections. From then on, connections are not kept."""
+        """Closes the pool and its idle connections. Connections in use are closed after use."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []

@@ -1,4 +1,4 @@
-"""Checks whether a table's cursor is usable and how the database orders its values."""
+"""Checks whether a table's cursor is usable, and how the database orders it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ from loader.sources.jdbc.postgresql.continuity import XMIN
 
 
 def has_writer_cursor(source: Database, ref: TableRef, described: ColumnDescriptions) -> bool:
-    """Returns whether the cursor is the system column xmin.
-
-    This column contains the id of the transaction that wrote the row.
+    """Returns whether the cursor is the system column xmin, the id of the writing transaction.
 
     Raises:
         TableError: if the spec sets this cursor, but the table does not support it.
@@ -30,7 +28,7 @@ def has_writer_cursor(source: Database, ref: TableRef, described: ColumnDescript
     if first != XMIN or XMIN in described or not source.dialect.shares_snapshots:
         return False
     if len(candidates) > 1 and not ref.native.stored:
-        return False  # a list of cursors may be intended for other tables
+        return False  # the list of cursors may be meant for other tables
     where = f"table {source.name}.{ref.name}, cursor_field"
     if not ref.native.stored:
         raise TableError(
@@ -50,13 +48,10 @@ def has_writer_cursor(source: Database, ref: TableRef, described: ColumnDescript
 def refuse_unordered_cursor(
     source: Database, ref: TableRef, described: ColumnDescriptions, cursor: str
 ) -> None:
-    """Checks that the values of the cursor have a usable order.
+    """Raises a TableError if the cursor's values have no usable order.
 
     Args:
-        cursor: the name of the cursor, in lower case.
-
-    Raises:
-        TableError: if the order is unusable.
+        cursor: the cursor's name in lower case.
     """
     for name, row in described.items():
         reason = _explain_disorder(source.dialect, row)
@@ -70,7 +65,7 @@ def refuse_unordered_cursor(
 
 
 def _explain_disorder(dialect: Dialect, row: Mapping[str, str | None]) -> str:
-    """Returns the reason why a column's type cannot be a cursor, or an empty string."""
+    """Returns the reason why a column cannot be a cursor, or an empty string."""
     type_name, size = row["TYPE_NAME"] or "", row["COLUMN_SIZE"]
     if row["DATA_TYPE"] == BIT and int(size or 1) > 1:
         return f"{type_name}({size}), which has no order"  # compared as a number, sorted as text
@@ -84,13 +79,11 @@ def _explain_disorder(dialect: Dialect, row: Mapping[str, str | None]) -> str:
 def find_collated_cursor(
     source: Database, ref: TableRef, schema: StructType, cursor: str
 ) -> frozenset[str]:
-    """Returns the cursor if it is a string column that the database does not order by bytes.
-
-    Otherwise, the result is empty.
+    """Returns the cursor if it is a string that the database does not order by bytes, else nothing.
 
     Args:
         schema: the columns, with their names in the database.
-        cursor: the name of the cursor, in lower case.
+        cursor: the cursor's name in lower case.
     """
     native: NativeColumns = ref.native
     place = (native.catalog, native.schema, native.table)

@@ -30,7 +30,7 @@ from loader.spark.error_translation import DatabaseError
 from loader.spec.options import options_for
 
 _CATALOG_TIMEOUT = 600
-"""The time limit, in seconds, for listing or describing tables. Waits for locks are added to it."""
+"""The time limit in seconds for listing or describing tables, without waits for locks."""
 
 
 _DIALECTS: tuple[type[Dialect], ...] = (PostgreSQL, MySQL, Derby, Oracle)
@@ -41,11 +41,10 @@ _CREDENTIALS = (
 
 
 class _ServerFacts(NamedTuple):
-    """Facts about a server that the first connection reads.
+    """Facts about a server, which the first connection reads.
 
     Attributes:
         startup: the connection properties that the server accepts.
-        dialect: the database's SQL dialect.
         session: statements that every connection runs first.
         resting: statements that disable the server's timeout for idle sessions.
         reading: driver properties for reads.
@@ -61,7 +60,7 @@ class _ServerFacts(NamedTuple):
 
 
 class Database(Source):
-    """A source that reads one database. It is the base class of the connector."""
+    """The base class of the connector, which connects to one database."""
 
     options_model = JdbcOptions
     can_mask = True
@@ -77,7 +76,7 @@ class Database(Source):
 
     @property
     def reader_options(self) -> dict[str, str]:
-        """Spark's JDBC options, which are identical for all connections."""
+        """Spark's JDBC options for all connections."""
         return self._options(self._server_facts.startup)
 
     def _options(self, startup: Mapping[str, str]) -> dict[str, str]:
@@ -99,7 +98,7 @@ class Database(Source):
 
     @cached_property
     def _server_facts(self) -> _ServerFacts:
-        """The facts about the server. If a pooler rejects startup properties, they are omitted."""
+        """The facts about the server, without startup properties if a pooler rejects them."""
         properties = self.kind.choose_startup_properties(self.lock_timeout)
         taken = [*self.options.properties, *re.findall(r"[?&;](\w+)=", self.options.url)]
         if properties and not set(properties) & set(taken):
@@ -112,7 +111,7 @@ class Database(Source):
 
     def _connect_first(self, startup: Mapping[str, str]) -> _ServerFacts:
         jvm: Any = self.spark._jvm
-        # If the driver properties contain a timeout, it overrides this one.
+        # A timeout in the driver properties overrides this one.
         jvm.java.sql.DriverManager.setLoginTimeout(LOGIN_SECONDS)
         with ExitStack() as opened:
             connection = opened.enter_context(
@@ -148,7 +147,7 @@ class Database(Source):
         """Opens a connection and runs the first statements of its session.
 
         Args:
-            where: the table that error messages show; by default the source.
+            where: the table that error messages name; by default the source.
         """
         with Connection.open(self.spark, self.reader_options, where or self.where) as connection:
             connection.prepare((*self.session, *self._server_facts.resting))
@@ -179,8 +178,8 @@ class Database(Source):
     def lend_catalog_connection(self, where: str = "") -> Iterator[Connection]:
         """Lends a connection for a metadata query, with a time limit.
 
-        All tables of the run wait for the result. Therefore, once a query has timed out, every
-        later call within :meth:`reuse_connections` raises the same error immediately.
+        All tables of a run wait for such queries. After a timeout, later calls within
+        :meth:`reuse_connections` therefore raise the error immediately.
         """
         if self._overdue is not None:
             raise self._overdue
@@ -210,7 +209,7 @@ class Database(Source):
 
     @property
     def dialect(self) -> Dialect:
-        """The database's SQL dialect. The driver reports its quote character and case of names."""
+        """The database's dialect, with the quote character and case that the driver reports."""
         return self._server_facts.dialect
 
     def relation(self, native: NativeColumns) -> str:
@@ -220,12 +219,12 @@ class Database(Source):
         return ".".join(self.dialect.quote(part) for part in parts)
 
     def rows(self, native: NativeColumns) -> str:
-        """Returns SQL for the rows that the spec selects. It is used in the FROM clause.
+        """Returns SQL for the rows that the spec selects, for the FROM clause.
 
-        If it is a subquery, the database flattens it. Indexes, parallel ranges and PostgreSQL's
-        system columns can therefore be used as if there were no subquery.
+        The database flattens a subquery, so that indexes, parallel ranges and PostgreSQL's system
+        columns remain usable.
         """
-        # The line breaks make the database's errors quote the user's SQL as it is in the spec.
+        # With the line breaks, the database's errors quote the user's SQL as it is in the spec.
         if native.query:
             return f"(\n{native.query}\n) strandline_rows"
         relation = self.relation(native)
@@ -261,11 +260,11 @@ class Database(Source):
         """Lazily reads a relation with Spark's JDBC reader.
 
         Args:
-            connection: the connection with which to read the schema.
+            connection: reads the schema.
             relation: the table or subquery to read.
             predicates: a condition for each partition; by default one partition reads all rows.
             session: additional statements that every reader runs first.
-            types: the types of those columns for which the loader overrides Spark's choice.
+            types: the types of the columns for which the loader overrides Spark's choice.
             fetch_size: the number of rows per round trip, unless the spec or the driver sets it.
             instants: columns to read as instants, even if Spark would choose another type.
         """
@@ -285,12 +284,8 @@ class Database(Source):
     def _choose_reading_properties(self, types: Mapping[str, str] | None) -> Mapping[str, str]:
         """Returns driver properties for reads, for example to receive values in the binary format.
 
-        The result is empty behind a pooler, because pooled sessions may contain prepared statements
-        of other drivers. It is also empty if the spec sets related properties.
-
-        Args:
-            types: the columns whose types the loader overrides. If there are any, values are not
-                read in the binary format.
+        There are none behind a pooler, whose sessions may contain prepared statements of other
+        drivers; if the loader overrides `types`; or if the spec sets related properties.
         """
         reading = self._server_facts.reading
         related = {*reading, "binaryTransfer", "preferQueryMode"}
@@ -300,7 +295,7 @@ class Database(Source):
         """Returns whether the driver may receive values in the binary format.
 
         Args:
-            types: the columns whose types the loader overrides.
+            types: as for :meth:`reader`.
         """
         if self._user_properties.get("binaryTransfer", "").lower() == "false":
             return False
@@ -309,7 +304,7 @@ class Database(Source):
 
     @property
     def _user_properties(self) -> dict[str, str]:
-        """The driver properties that the spec sets, either in the URL or in `properties`."""
+        """The driver properties in the URL and in `properties`."""
         in_url = re.findall(r"[?&;](\w+)=([^?&;]*)", self.options.url)
         return {**dict(in_url), **self.options.properties}
 
@@ -318,7 +313,7 @@ class Database(Source):
         return options_for(self.options.table_options, ref.name, JdbcTableOptions())
 
     def list_cdc_tables(self) -> set[str]:
-        """Returns the names of all tables that have `sync_mode: cdc`."""
+        """Returns the names of the tables with `sync_mode: cdc`."""
         by_name = self.options.table_options
         patterns = {name for name, options in by_name.items() if options.sync_mode == "cdc"}
         names = [name for name in by_name if not is_wildcard(name)]
@@ -328,10 +323,10 @@ class Database(Source):
         return {n for n in names if options_for(by_name, n, default).sync_mode == "cdc"}
 
     def partition_column(self, table: SourceTable) -> str | None:
-        """Returns the column that the `partition_column` option selects, or None if it is not set.
+        """Returns the column in the `partition_column` option; None if the option is not set.
 
         Raises:
-            TableError: if the column does not exist, or if its values cannot be split into ranges.
+            TableError: if the column does not exist or cannot be split into ranges.
         """
         configured = self.read_options(table.ref).partition_column
         if configured is None:
@@ -363,7 +358,7 @@ class Database(Source):
         )
 
     def wall_offset(self) -> int:
-        """Returns the UTC offset, in seconds, of times that have no time zone."""
+        """Returns the UTC offset in seconds of times that have no time zone."""
         zone = self.options.time_zone
         if zone is not None:
             offset = dt.datetime.now(ZoneInfo(zone)).utcoffset()
@@ -373,7 +368,7 @@ class Database(Source):
 
 
 def dialect_class(url: str) -> type[Dialect]:
-    """Returns the dialect for a JDBC URL. The default is the standard dialect."""
+    """Returns the dialect for a JDBC URL; by default, :class:`Dialect`."""
     lowered = url.lower()
     for dialect in _DIALECTS:
         if lowered.startswith(dialect.prefixes):
@@ -384,8 +379,8 @@ def dialect_class(url: str) -> type[Dialect]:
 def strip_url(url: str) -> str:
     """Removes parameters and credentials from a URL, so that messages can show it.
 
-    A password may contain the characters `/`, `?` and `;`, which usually end the host. If a URL
-    contains an `@` but cannot be parsed, only its scheme is returned.
+    A password may contain `/`, `?` and `;`, which usually end the host. If a URL with an `@` cannot
+    be parsed, only its scheme is returned.
     """
     if "@" not in url:
         return re.sub(r"[?;].*$", "", url, flags=re.DOTALL)

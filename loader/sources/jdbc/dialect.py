@@ -1,7 +1,7 @@
-"""SQL dialects. They describe how databases differ in quotes, literals, clocks, keys and catalogs.
+"""SQL dialects, which differ in quotes, literals, clocks, keys and catalogs.
 
-Spark's JDBC dialects map the column types. This module escapes all variable parts of a query:
-:meth:`Dialect.quote` escapes identifiers, and :meth:`Dialect.literal` escapes values.
+All variable parts of a query must be escaped: identifiers by :meth:`Dialect.quote`, values by
+:meth:`Dialect.literal`. Spark's own JDBC dialects map the column types.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from loader.sources.jdbc.connections import Connection
 from loader.sources.jdbc.lossy_values import CHARS, TIMES, Column, LossyValue, jdbc_type
 
 LOGIN_SECONDS = 120
-"""The time limit for opening a connection. PostgreSQL's and MySQL's drivers set none by default."""
+"""The time limit for opening a connection. PostgreSQL's and MySQL's drivers have none."""
 
 TablePath = tuple["str | None", "str | None", str]
 """The catalog, schema and name of a table."""
@@ -29,8 +29,7 @@ class Key:
 
     Attributes:
         columns: the columns, in the order of the key; empty if there is no usable key.
-        lacking: why the declared key is unusable; empty if the key is usable or if no key is
-            declared.
+        lacking: why the declared key is unusable; empty if it is usable or if none is declared.
     """
 
     columns: tuple[str, ...]
@@ -41,7 +40,7 @@ class TableSize(NamedTuple):
     """The size of a table, according to the database's statistics.
 
     Attributes:
-        size: the number of bytes, including values that are stored out of line.
+        size: the number of bytes, including values that are stored outside the rows.
         rows: the number of rows; 0 if there are no statistics yet.
     """
 
@@ -50,7 +49,7 @@ class TableSize(NamedTuple):
 
 
 class Dialect:
-    """A database that follows the JDBC standard. Subclasses describe databases that deviate.
+    """The dialect of a database that follows the JDBC standard. Subclasses describe deviations.
 
     Attributes:
         prefixes: the prefixes of JDBC URLs for this kind of database.
@@ -86,23 +85,20 @@ class Dialect:
         """Returns a URL that both the driver and Spark's dialect support.
 
         Args:
-            properties: the driver properties that are set outside the URL.
+            properties: the names of driver properties that are set outside the URL.
         """
         return url
 
     @classmethod
     def limit(cls, rows: int) -> str:
-        """Returns the clause that limits a query to a few rows.
-
-        Returns an empty string if the driver does not need such a clause.
-        """
+        """Returns a LIMIT clause; an empty string if the driver does not need one."""
         return ""
 
     @classmethod
     def limit_lock_wait(cls, seconds: int) -> tuple[str, ...]:
         """Returns statements that limit how long a session waits for a locked table.
 
-        If the driver runs only one statement at a time, a single statement makes all settings.
+        If the driver runs only one statement at a time, there must be only one.
         """
         return ()
 
@@ -111,15 +107,15 @@ class Dialect:
         """Returns statements that disable the server's timeout for idle sessions.
 
         Args:
-            version: the major version of the database.
+            version: the database's major version.
         """
         return ()
 
     def keep_alive(self, connection: Connection) -> tuple[str, ...]:
         """Returns statements that make the server send keepalive packets about once a minute.
 
-        Firewalls silently drop connections that have no traffic. There is none while the server
-        sorts rows, or while a connection keeps the exported snapshot open during a long load.
+        Firewalls silently drop connections that have no traffic, for example while the server sorts
+        rows, or while a connection keeps the exported snapshot open during a long load.
         """
         return ()
 
@@ -129,17 +125,17 @@ class Dialect:
 
     @classmethod
     def choose_read_properties(cls, version: int, readers: int) -> dict[str, str]:
-        """Returns driver properties for reads over a direct connection, without a pooler.
+        """Returns driver properties for reads without a pooler.
 
         Args:
-            version: the major version of the database.
+            version: the database's major version.
             readers: the number of readers that share the memory of one JVM.
         """
         return {}
 
     @classmethod
     def stream_fetch_size(cls, driver: str) -> int | None:
-        """Returns the fetch size that the driver needs to stream rows. None if it always streams.
+        """Returns the fetch size that the driver needs to stream rows; None if it always streams.
 
         Args:
             driver: the name that the driver reports.
@@ -148,37 +144,34 @@ class Dialect:
 
     @classmethod
     def choose_startup_properties(cls, seconds: int) -> dict[str, str]:
-        """Returns driver properties that limit the wait for a locked table.
+        """Returns driver properties that limit how long a session waits for a locked table.
 
-        They apply to connections that do not run the statements of :meth:`limit_lock_wait`.
+        They replace :meth:`limit_lock_wait` in connections that do not run its statements.
         """
         return {}
 
     def quote(self, name: str) -> str:
-        """Quotes an identifier. The identifier may contain any characters."""
+        """Quotes and escapes an identifier."""
         mark = self.quote_character
         return f"{mark}{name.replace(mark, mark * 2)}{mark}"
 
     def lake_name(self, name: str) -> str:
-        """Returns the name to use in the lake. Names that the database folded become lower case.
+        """Returns the name in the lake. Names that the database folded become lower-case.
 
-        A name that contains lower-case letters was created in quotes and is not changed.
+        A name with lower-case letters was created in quotes and is not changed.
         """
         return name.lower() if self.folds_to_upper and name == name.upper() else name
 
     def double(self, expression: str) -> str:
-        """Returns SQL that converts a number to a double. Its text then has all digits."""
+        """Returns SQL that converts a number to a double, whose text has all digits."""
         return f"cast({expression} as double precision)"
 
     def select_expression(self, row: Column) -> str:
-        """Returns SQL that converts a column, or an empty string if no conversion is needed.
+        """Returns SQL that converts a column; an empty string if no conversion is needed.
 
         ``{}`` stands for the column. A time of day becomes a string, because the lake has no time
-        type and different versions of Spark read it as different types. The padding of a `char(n)`
-        is removed, because databases ignore it in comparisons but Spark does not.
-
-        Args:
-            row: the database's description of the column.
+        type, and the type in Spark depends on Spark's version. The padding of a `char(n)` is
+        removed, because databases ignore it in comparisons but Spark does not.
         """
         if jdbc_type(row) in CHARS:
             return "rtrim({})"
@@ -187,28 +180,22 @@ class Dialect:
     def as_text(self, row: Column) -> str:
         """Returns SQL for a column's exact values as strings. ``{}`` stands for the column.
 
-        Returns an empty string if the driver should convert the values to strings.
-
-        Args:
-            row: the database's description of the column.
+        Returns an empty string if the driver should convert the values.
         """
         return self.select_expression(row)
 
     def choose_read_type(self, row: Column) -> str:
-        """Returns the Spark type as which to read a column.
+        """Returns the Spark type with which to read a column; an empty string for Spark's choice.
 
-        Returns an empty string unless different versions of Spark would choose different types.
-
-        Args:
-            row: the database's description of the column.
+        A type is needed only if versions of Spark choose different types.
         """
         return ""
 
     def find_lossy_texts(self, index: int, row: Column) -> list[LossyValue]:
-        """Returns checks for values that the lake cannot store as :meth:`as_text` formats them.
+        """Returns checks for values that :meth:`as_text` cannot format exactly.
 
         Args:
-            index: the position of the column.
+            index: the column's position.
             row: the database's description of the column.
         """
         return []
@@ -216,10 +203,10 @@ class Dialect:
     def find_lossy_values(
         self, index: int, kind: DataType, row: Column, binary: bool
     ) -> list[LossyValue]:
-        """Returns the checks for values of a column that the lake cannot store exactly.
+        """Returns checks for values of a column that the lake cannot store exactly.
 
         Args:
-            index: the position of the column.
+            index: the column's position.
             kind: the column's type in Spark.
             row: the database's description of the column.
             binary: whether the driver receives values in the binary format.
@@ -244,14 +231,14 @@ class Dialect:
         """Formats a string literal.
 
         Raises:
-            ValueError: if the text contains a NUL character, which SQL does not allow.
+            ValueError: if the string contains a NUL character, which SQL does not allow.
         """
         if "\0" in value:
             raise ValueError("a string cursor with a NUL character cannot be written into SQL")
         return "'" + value.replace("'", "''") + "'"
 
     def time(self, expression: str) -> str:
-        """Returns SQL for a time. It yields null if the lake cannot store the time."""
+        """Returns SQL that evaluates to a time, or to null if the lake cannot store the time."""
         return expression
 
     def match_null(self, column: str, type_: CursorType) -> str:
@@ -267,14 +254,17 @@ class Dialect:
         return f"{{ts '{text}'}}"
 
     def instant(self, text: str) -> str:
-        """Formats a literal for an instant. The instant is in UTC, as are all sessions."""
+        """Formats a literal for an instant in UTC, which is the time zone of all sessions."""
         return self.timestamp(text)
 
     def wall_offset(self, connection: Connection) -> int:
-        """Returns the UTC offset, in seconds, of the database's wall clock.
+        """Returns the UTC offset in seconds of the database's wall clock.
 
-        Requires a new connection on which :attr:`session` has not run. Times without a time zone
-        are assumed to have this offset, unless the source has the `time_zone` option.
+        Times without a time zone are assumed to have this offset, unless the source has the
+        `time_zone` option.
+
+        Args:
+            connection: a new connection that has not run :attr:`session`, which sets UTC.
         """
         return 0
 
@@ -287,7 +277,7 @@ class Dialect:
         return set()
 
     def list_unmet_requirements(self, connection: Connection, relation: str) -> list[str]:
-        """Returns notes for `loader check` if a table cannot be read completely.
+        """Returns the reasons why a table cannot be read completely, for `loader check`.
 
         Args:
             relation: the qualified and quoted name of the table.
@@ -295,7 +285,7 @@ class Dialect:
         return []
 
     def read_size(self, connection: Connection, place: TablePath) -> TableSize | None:
-        """Returns a table's size from the database's statistics, or None if there are none."""
+        """Returns a table's size from the database's statistics; None if there are none."""
         return None
 
     def read_key(self, connection: Connection, place: TablePath) -> Key:
@@ -307,8 +297,7 @@ class Dialect:
     def is_ordered_by_bytes(self, connection: Connection, place: TablePath, column: str) -> bool:
         """Returns whether the database orders a string column by UTF-8 bytes, as Spark does.
 
-        Returns false if the order is unknown. If the result is false, only the database can compare
-        two values.
+        If not, or if this is unknown, only the database can compare two values.
         """
         return False
 
@@ -324,7 +313,7 @@ class Derby(Dialect):
     utc_clock = "values current_timestamp"
 
     def literal(self, cursor: Cursor) -> str:
-        if cursor.type is CursorType.DOUBLE:  # Derby does not cast text to numbers
+        if cursor.type is CursorType.DOUBLE:  # Derby cannot cast strings to numbers
             return cursor.text if "e" in cursor.text else f"{cursor.text}e0"
         return super().literal(cursor)
 

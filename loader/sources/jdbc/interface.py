@@ -1,7 +1,7 @@
 """The interface between `jdbc` and plug-ins that read a database's log (`sync_mode: cdc`).
 
 A plug-in is a class that extends :class:`LogCapture`. It is registered in the entry-point group
-``strandline.capture``. The name of the entry point is the word that follows `jdbc:` in the URL::
+``strandline.capture``, under the word that follows `jdbc:` in the URL::
 
     [project.entry-points."strandline.capture"]
     postgresql = "loader.cdc.capture:PostgresCapture"
@@ -35,7 +35,7 @@ from loader.spec.entry_points import list_plugins, load_plugin
 GROUP = "strandline.capture"
 
 OpenQueries = Callable[[Sequence[SourceTable]], AbstractContextManager[JdbcSnapshot]]
-"""A function that opens a snapshot which reads tables with queries."""
+"""Opens a snapshot that queries tables."""
 
 
 class LogCapture(ABC):
@@ -43,33 +43,25 @@ class LogCapture(ABC):
 
     @abstractmethod
     def check_installed(self, where: str) -> None:
-        """Checks that the plug-in's libraries are installed.
+        """Raises a TableError if one of the plug-in's libraries is not installed.
 
         Args:
             where: the source or table, for error messages.
-
-        Raises:
-            TableError: if a library is missing; the remedy explains how to install it.
         """
 
     @abstractmethod
     def list_setup_sql(self, source: str, options: JdbcOptions, tables: Sequence[str]) -> list[str]:
-        """Returns the SQL statements that an administrator must run to prepare a database.
+        """Returns the SQL statements with which an administrator prepares the database.
 
         Args:
-            source: the name of the source.
-            options: the options of the source.
-            tables: the names of the tables in the spec.
+            source: the source's name.
+            options: the source's options.
+            tables: the tables' names in the spec.
         """
 
     @abstractmethod
     def find_single_reader(self, source: str, options: JdbcOptions) -> ExclusiveResource:
-        """Returns the resource of the database that only this source may read.
-
-        Args:
-            source: the name of the source.
-            options: the options of the source.
-        """
+        """Returns the resource of the database that only this source may read."""
 
     @abstractmethod
     def open_snapshot(
@@ -84,17 +76,16 @@ class LogCapture(ABC):
         Args:
             database: the database to read.
             followed: the tables that are read from the log.
-            queried: the tables that are read with queries.
-            open_queries: a function that opens a snapshot for queries. Called only if one is
-                needed.
+            queried: the tables that are queried.
+            open_queries: opens a snapshot for queries. Called only if needed.
         """
 
 
 def load_capture(url: str, where: str) -> LogCapture:
-    """Returns the plug-in that reads the log of a database.
+    """Returns the plug-in that reads a database's log.
 
     Args:
-        url: the JDBC URL of the database.
+        url: the database's JDBC URL.
         where: the source or table, for error messages.
 
     Raises:

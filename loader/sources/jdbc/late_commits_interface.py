@@ -1,9 +1,9 @@
-"""Defines the interface for finding late rows.
+"""The interface for finding late rows.
 
-Late rows were committed after the last sync although their cursors are below the window. In
-PostgreSQL, they are found by the transaction id that each row contains
-(`postgresql/late_commits_by_xmin.py`). In MariaDB and MySQL, they are found with the list of open
-transactions (`mysql/late_commits_by_time.py`).
+Late rows were committed after the last sync, but their cursors are below the window. In PostgreSQL,
+they are found by the transaction id that each row contains (`postgresql/late_commits_by_xmin.py`).
+In MariaDB and MySQL, they are found with the list of open transactions
+(`mysql/late_commits_by_time.py`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ONLY_WITHIN_LOOKBACK = "rows that commit late are found within the lookback only
 
 
 def describe_range(window: Window) -> str:
-    """Describes which late rows are found in a window that begins below the stored cursor."""
+    """Describes which late rows a window finds that starts below the stored cursor."""
     if window.slack is None or window.has_lookback:
         return ONLY_WITHIN_LOOKBACK
     default = format_duration(DEFAULT_SLACK)
@@ -34,32 +34,32 @@ def describe_range(window: Window) -> str:
 
 
 class SnapshotQueries(Protocol):
-    """The snapshot methods that are used to find late rows."""
+    """The snapshot methods with which late rows are found."""
 
     source: Database
     dialect: Dialect
 
     @property
     def wall_offset(self) -> int:
-        """The UTC offset, in seconds, of the database's wall clock."""
+        """The UTC offset in seconds of the database's wall clock."""
 
     def column(self, table: SourceTable, name: str) -> str:
         """Returns SQL for the stored value of a column."""
 
     def ends(self, table: SourceTable, cursor: CursorField) -> list[str]:
-        """Returns SQL for the lowest and the highest cursor with all digits."""
+        """Returns SQL for the lowest and the highest cursor, with all digits."""
 
     def read_ends(
         self, connection: Connection, cursor: CursorField, sql: str
     ) -> list[tuple[str | None, ...]]:
-        """Runs a query that selects the columns of :meth:`ends` and also numbers and timestamps."""
+        """Runs a query for the columns of :meth:`ends`, numbers and timestamps."""
 
     def read_clock(self, connection: Connection) -> dt.datetime:
         """Reads the database's clock in UTC."""
 
 
 class LateCommits(Protocol):
-    """A search for late rows in one snapshot. The methods must be called in this order."""
+    """A search for late rows in one snapshot. Call its methods in the order of their definition."""
 
     def find_late(self, connection: Connection, table: SourceTable, window: Window) -> None:
         """Prepares the search in a table.
@@ -83,7 +83,7 @@ class LateCommits(Protocol):
     def mark(
         self, connection: Connection, table: SourceTable, window: Window
     ) -> dict[str, Any] | None:
-        """Returns the checkpoint to store for the next sync. Call this after reading the bounds."""
+        """Returns the checkpoint for the next sync. Must be called after the bounds are read."""
 
     def is_settled(self, table: SourceTable, window: Window) -> bool:
         """Returns whether the checkpoint must be stored even if there are no new rows."""
@@ -91,21 +91,21 @@ class LateCommits(Protocol):
     def may_reuse_numbers(self, table: SourceTable, window: Window) -> bool:
         """Returns whether the database may reuse numeric cursors.
 
-        If it may, the state stores the table's highest cursor, even if it is lower than before.
+        If so, the state stores the table's highest cursor, even if it is lower than before.
         """
 
     def find_complete_until(self, table: SourceTable, window: Window) -> dt.datetime | None:
-        """Returns a time. All rows committed up to it are in the raw table or in this window.
+        """Returns a time up to which all committed rows are in the raw table or in this window.
 
-        The time is from the database's clock and in UTC. Returns None if it is unknown.
+        The time is the database's, in UTC. Returns None if it is unknown.
         """
 
     def find_excluded(self, table: SourceTable) -> tuple[int, str]:
-        """Returns the number of rows that may have stopped matching the filter, and a condition.
+        """Returns the number of rows that may have stopped matching the `where` option, and SQL.
 
-        The condition is SQL that selects these rows. They were written since the last sync and do
-        not match the `where` option. The raw table may contain earlier versions that matched.
+        The SQL is a condition that selects these rows. They were written after the last sync and do
+        not match the option; the raw table may contain earlier versions of them that matched.
         """
 
     def list_warnings(self, table: SourceTable, window: Window) -> tuple[str, ...]:
-        """Returns warnings about late rows. They do not stop the sync."""
+        """Returns warnings about late rows."""

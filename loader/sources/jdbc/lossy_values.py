@@ -1,6 +1,4 @@
-"""Detects values that the lake cannot store exactly.
-
-Examples of such values:
+"""Detects values that the lake cannot store exactly, for example:
 
 - a decimal that has more than 38 digits, the maximum in Spark;
 - a decimal without a declared scale, which the JDBC reader rounds to 18 digits after the point;
@@ -9,7 +7,7 @@ Examples of such values:
 - a MySQL date whose month or day is zero, or an old MySQL time, which Java converts with another
   calendar.
 
-Before the loader reads a column that may contain such values, it counts them in the database.
+Before the loader reads a column that may contain such values, the database counts them.
 """
 
 from __future__ import annotations
@@ -22,9 +20,9 @@ from pyspark.sql import types as t
 from loader.errors import TableError
 
 LATEST_TIME = "9999-12-31 23:59:59.999999"
-"""The value that is loaded instead of `infinity`. In date columns, it is the day of this time."""
+"""The value that is loaded instead of `infinity`; in date columns, its day."""
 EARLIEST_TIME = "0001-01-01 00:00:00"
-"""The value that is loaded instead of `-infinity`. In date columns, it is the day of this time."""
+"""The value that is loaded instead of `-infinity`; in date columns, its day."""
 TIMESTAMP_OVERFLOW = "294247-01-01 00:00:00"
 """The start of the first year in which 64-bit timestamps overflow in some time zone."""
 
@@ -51,7 +49,7 @@ JAVA_TYPES = {
     "timestamp": TIMESTAMP,
     "timestamptz": TIMESTAMP,
 }
-"""PostgreSQL's date and time types: maps their names to JDBC type numbers."""
+"""The JDBC type numbers of PostgreSQL's date and time types, keyed by name."""
 TIMES = (TIME, "2013")  # without and with time zone
 _UNDECLARED = (38, 18)  # Spark's default precision and scale
 
@@ -60,18 +58,18 @@ _UNDECLARED = (38, 18)  # Spark's default precision and scale
 class LossyValue:
     """A kind of value that a column may contain but that the lake cannot store exactly.
 
+    In SQL, ``{}`` stands for the column.
+
     Attributes:
-        index: the position of the column.
-        wrong: an SQL condition that is true for these values. ``{}`` stands for the column, and
-            ``{rows}`` for `rows`.
+        index: the column's position.
+        wrong: an SQL condition that is true for these values. ``{rows}`` stands for `rows`.
         message: the description that follows "3 values of c" in warnings and errors.
         remedy: the remedy for the error; empty if the values cause only a warning.
-        loaded: SQL that converts the column, for which ``{}`` stands; empty if the column is not
-            converted.
-        cursors: whether cursor columns are checked, too.
+        loaded: SQL that converts the column; empty if the column is not converted.
+        cursors: whether cursor columns are also checked.
         replacements: pairs of an original value and the value that is loaded instead.
-        ordinary: an SQL condition that is true for most values and false for every lossy value of
-            the column. If it is true for all values, no other check is necessary. May be empty.
+        ordinary: an SQL condition that is true for most values and false for every lossy value. If
+            it is true for all values, no other check is necessary. May be empty.
         rows: SQL for the rows that the spec selects, for a FROM clause. It may contain braces.
     """
 
@@ -94,7 +92,7 @@ class LossyValue:
         """Returns a warning about `count` values of this kind.
 
         Raises:
-            TableError: if there is a remedy, which means that such values are errors.
+            TableError: if such values are errors, which have a remedy.
         """
         what = f"{count} values of {column} {self.message}"
         if self.remedy:
@@ -111,7 +109,7 @@ def find_rounded_decimals(
     Args:
         schema: the columns and their types in Spark.
         described: the database's description of each column.
-        table: the name of the table in the spec.
+        table: the table's name in the spec.
     """
     checks = []
     for index, column in enumerate(schema.fields):
@@ -137,25 +135,23 @@ def find_rounded_decimals(
 def _find_rounded_values(index: int, target: t.DecimalType, value: str, remedy: str) -> LossyValue:
     integer_digits = target.precision - target.scale
     limit = f"1{'0' * integer_digits}"
-    # NaN equals its rounded value but is greater than every number, so `abs` detects it.
+    # NaN equals its rounded value, but it is greater than every number, so `abs` detects it.
     wrong = f"({value} <> round({value}, {target.scale}) or abs({value}) >= {limit})"
     message = f"do not fit {target.simpleString()}: they would be rounded"
     return LossyValue(index, wrong, message, f"{remedy} precision and scale in the source")
 
 
 def move_into_array(check: LossyValue) -> LossyValue:
-    """Returns a check for arrays that applies `check` to the elements.
-
-    In the SQL of `check`, `value` must stand for an element.
-    """
+    """Returns a check that applies `check` to array elements, which its SQL must call `value`."""
     wrong = f"exists (select from unnest({{}}) as value where {check.wrong})"
     return LossyValue(check.index, wrong, check.message, check.remedy)
 
 
 def refuse_in_key(check: LossyValue, rows: str) -> list[LossyValue]:
-    """Returns checks for a key column. They prevent different keys from becoming equal in the lake.
+    """Returns checks that prevent different keys from becoming equal in the lake.
 
     Args:
+        check: a check of a key column.
         rows: SQL for the rows that the spec selects, for a FROM clause. They are searched for keys
             that equal the replacement of another key.
     """
@@ -192,13 +188,9 @@ def replace_infinity(column: str) -> str:
 def find_postgresql_losses(
     index: int, kind: t.DataType, row: Column, binary: bool
 ) -> list[LossyValue]:
-    """Returns the checks for a column in PostgreSQL. Only time and array columns have checks.
+    """Returns the checks for a PostgreSQL column; see :meth:`Dialect.find_lossy_values`.
 
-    Args:
-        index: the position of the column.
-        kind: the column's type in Spark.
-        row: the database's description of the column.
-        binary: whether the driver receives values in the binary format.
+    Only time and array columns have checks.
     """
     if isinstance(kind, t.ArrayType):
         element_type = (row.get("TYPE_NAME") or "").removeprefix("_")
@@ -245,7 +237,7 @@ def _find_misread_times(index: int) -> LossyValue:
     """Returns the check for times that the PostgreSQL driver misreads in the binary format.
 
     In years such as 1300 and 101 BC, the driver inserts the leap day of the Julian calendar up to
-    eleven days too early. In the earliest year, it inserts the leap day 46 days too early.
+    eleven days too early; in the earliest year, 46 days too early.
     """
     return LossyValue(
         index,
@@ -265,7 +257,7 @@ def _find_late_times(index: int, value: str) -> LossyValue:
 
 
 def find_mysql_losses(index: int, row: Column) -> list[LossyValue]:
-    """Returns the checks for a column in MariaDB or MySQL. Only dates and times have checks."""
+    """Returns the checks for a MariaDB or MySQL column. Only dates and times have checks."""
     kind = jdbc_type(row)
     if kind not in (DATE, TIMESTAMP) or (row.get("TYPE_NAME") or "").upper().startswith("YEAR"):
         return []
@@ -286,16 +278,13 @@ def find_mysql_losses(index: int, row: Column) -> list[LossyValue]:
 
 
 def jdbc_type(row: Column) -> str | None:
-    """Returns the number of a column's type in ``java.sql.Types``.
-
-    If the type is a domain, returns the number of its base type.
-    """
+    """Returns the number in ``java.sql.Types`` of a column's type; for a domain, its base type."""
     distinct = row.get("DATA_TYPE") == DISTINCT
     return row.get("SOURCE_DATA_TYPE" if distinct else "DATA_TYPE")
 
 
 def is_bits(row: Column) -> bool:
-    """Returns whether a column is a string of several bits. A single bit is a boolean."""
+    """Returns whether a column is a string of bits. A single bit is a boolean instead."""
     return jdbc_type(row) == BIT and int(row.get("COLUMN_SIZE") or 1) > 1
 
 

@@ -1,4 +1,4 @@
-"""Reads the metadata of a table from its database."""
+"""Reads a table's metadata from its database."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OF_LAYOUT = ("TYPE_NAME", "COLUMN_SIZE", "DECIMAL_DIGITS")
 ColumnDescriptions = Mapping[str, Mapping[str, "str | None"]]
 """The database's description of each column (``DatabaseMetaData.getColumns``)."""
 ColumnLayout = tuple[tuple["str | None", ...], ...]
-"""The names and types of a table's columns. See :func:`build_layout`."""
+"""The names and types of a table's columns; see :func:`build_layout`."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,9 @@ class NativeColumns:
         has_xmin: whether the last column is PostgreSQL's system column `xmin`.
         comment: the comment on the table in the database.
         lossy_values: the checks for values that the lake cannot store exactly.
-        shown: the positions of columns to convert, with the SQL that converts them. ``{}`` stands
-            for the column.
+        shown: pairs of a column's position and SQL that converts the column (``{}``).
         layout: the names and types of the columns when they were described (:func:`build_layout`).
-        types: the types of those columns for which the loader overrides Spark's choice.
+        types: the types of the columns for which the loader overrides Spark's choice.
         as_texts: the positions of columns that the database sends as strings because the spec sets
             their types.
         where: a condition that selects the rows to load; empty selects all rows.
@@ -74,8 +73,8 @@ def read_native_columns(
     """Reads the description of each column.
 
     Args:
-        labels: the properties to read. They must include the names of the table and the schema.
-            For a query, all properties are read.
+        labels: the properties to read, which must include the table's and the schema's name. For a
+            query, all properties are read.
     """
     if native.query:
         return _read_query_columns(connection, native.query)
@@ -100,13 +99,8 @@ def add_remedy(remedy: str) -> Iterator[None]:
 
 
 def _read_query_columns(connection: Connection, query: str) -> ColumnDescriptions:
-    """Reads the description of each query column. The labels are the same as for a table's columns.
-
-    Raises:
-        DatabaseError: if the database rejects the query.
-        TableError: if the query returns two columns with the same name.
-    """
-    # The line breaks make the database's errors quote the query as it is in the spec.
+    """Reads the description of each column of a query. Rejects duplicate names."""
+    # With the line breaks, the database's errors quote the query as it is in the spec.
     with add_remedy("Correct the SELECT; test it in a client of the database"):
         listed = connection.describe(f"select * from (\n{query}\n) strandline_rows where 1 = 0")
     described = {row["COLUMN_NAME"] or "": row for row in listed}
@@ -123,15 +117,15 @@ def _read_query_columns(connection: Connection, query: str) -> ColumnDescription
 
 
 def build_layout(described: ColumnDescriptions) -> ColumnLayout:
-    """Extracts the names and types of the columns, which change only if the table is altered."""
+    """Returns the names and types of the columns, which change only if the table is altered."""
     return tuple((name, *(row[label] for label in _OF_LAYOUT)) for name, row in described.items())
 
 
 def read_layout(connection: Connection, native: NativeColumns) -> ColumnLayout:
     """Reads the current names and types of a table's columns.
 
-    If a column has a default, PostgreSQL requests a read lock on the table. Therefore this call may
-    have to wait for a session that is altering the table or is waiting to alter it.
+    If a column has a default, PostgreSQL requests a read lock on the table, so this call may have
+    to wait for a session that is altering the table or waiting to alter it.
 
     Raises:
         DatabaseError: if another session locks the table for longer than `lock_timeout`.

@@ -28,9 +28,9 @@ _GEOMETRIES = (
 )
 _READ_AS = {"SMALLINT": "int", "MEDIUMINT UNSIGNED": "bigint"}
 _FEW = 10
-"""The fetch size for MariaDB's driver. It is small, because a single row may be very large."""
+"""The fetch size for MariaDB's driver. It is small, because a row may be very large."""
 _RESTING = "wait_timeout = cast(greatest(@@wait_timeout, 28800) as unsigned)"
-"""Sets the idle timeout to at least eight hours, which is the default."""
+"""Sets the idle timeout to at least eight hours, its default."""
 
 
 class MySQL(Dialect):
@@ -51,8 +51,8 @@ class MySQL(Dialect):
     )
 
     def url(self, url: str, properties: Collection[str] = ()) -> str:
-        # Spark quotes column names with backticks only for "jdbc:mysql" URLs. For other URLs it
-        # uses double quotes, which delimit strings in MariaDB.
+        # Spark quotes column names with backticks only for "jdbc:mysql" URLs. Its double quotes for
+        # other URLs delimit strings in MariaDB.
         if url.startswith("jdbc:mariadb:"):
             url = "jdbc:mysql:" + url.removeprefix("jdbc:mariadb:")
             if "permitMysqlScheme" not in url:
@@ -66,14 +66,13 @@ class MySQL(Dialect):
 
     @classmethod
     def limit(cls, rows: int) -> str:
-        return f" limit {rows}"  # the drivers read a result to its end before they close it
+        return f" limit {rows}"  # otherwise, closing a result would read it to its end
 
     def time(self, expression: str) -> str:
         return f"nullif({expression}, '0000-00-00')"
 
     def match_null(self, column: str, type_: CursorType) -> str:
-        # A zero date is loaded as null. In a NOT NULL column, MariaDB's `is null` matches zero
-        # dates.
+        # A zero date is loaded as null. MariaDB's `is null` matches it only in a NOT NULL column.
         null = super().match_null(column, type_)
         return f"({null} or {column} <= '0000-00-00')" if type_.is_time else null
 
@@ -95,9 +94,8 @@ class MySQL(Dialect):
 
     @classmethod
     def limit_lock_wait(cls, seconds: int) -> tuple[str, ...]:
-        # Overrides defaults of the server that could show uncommitted rows, limit the number of
-        # rows, or change how strings are parsed. These settings are in one statement, because the
-        # drivers run only one at a time.
+        # The server's defaults could show uncommitted rows, limit the number of rows, or change how
+        # strings are parsed. The drivers run only one statement at a time.
         limit = f", lock_wait_timeout = {seconds}" if seconds else ""
         return (
             "set time_zone = '+00:00', sql_select_limit = 18446744073709551615, sql_mode = ''"
@@ -107,8 +105,8 @@ class MySQL(Dialect):
 
     @classmethod
     def stream_fetch_size(cls, driver: str) -> int | None:
-        # With any other fetch size, MySQL's driver reads all rows into memory first. MariaDB's
-        # driver needs no additional round trips, so a larger fetch size saves no time.
+        # With any other fetch size, MySQL's driver reads all rows into memory first. A larger fetch
+        # size for MariaDB's driver would save no time, because there are no more round trips.
         return -(2**31) if driver.startswith("MySQL") else _FEW
 
     @classmethod
@@ -159,7 +157,7 @@ class MySQL(Dialect):
         return find_mysql_losses(index, row)
 
     def is_ordered_by_bytes(self, connection: Connection, place: TablePath, column: str) -> bool:
-        # Other binary collations pad strings with spaces, so 'a' is sorted after 'a<tab>'.
+        # Other binary collations pad strings with spaces, so they sort 'a' after 'a<tab>'.
         catalog, _, table = place
         answer = connection.rows(
             f"""

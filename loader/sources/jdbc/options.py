@@ -1,4 +1,4 @@
-"""The options of a source document with `path: jdbc`."""
+"""The options of a source with `path: jdbc`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NEEDS_TABLE = {
     "sync_mode": "which reads the log, and the log contains only changes to tables",
     "sweep": "which needs the transaction ids that only the rows of a table have",
 }
-"""The options that cannot be combined with a query, each with the reason."""
+"""The options that cannot be combined with a query, and the reasons."""
 
 
 def _format_property(value: Any) -> Any:
@@ -47,25 +47,25 @@ def _format_property(value: Any) -> Any:
 Property = Annotated[
     str, BeforeValidator(_format_property, json_schema_input_type=str | int | bool)
 ]
-"""The value of a driver property: a string, a number or a boolean (as in `prepareThreshold: 0`)."""
+"""The value of a driver property: a string, number or boolean (as in `prepareThreshold: 0`)."""
 
 
 class JdbcTableOptions(TableOptions):
-    """The options of one table, in addition to the options that all connectors have.
+    """A table's options, in addition to those that all connectors have.
 
     Attributes:
         cursor_field: can also be `xmin` (PostgreSQL), the id of the transaction that wrote the row.
         sync_mode: can also be `cdc`, which reads changes from the database's log.
         num_partitions: the number of parallel connections; by default it depends on the number of
             rows.
-        partition_column: the column by which the table is split into ranges for parallel
-            connections; by default the cursor.
-        sweep: how often to search the table for late rows by the transaction that wrote each row
-            (PostgreSQL): `auto`, `always`, `never` or an interval such as `10 minutes`. None means
-            `auto`.
+        partition_column: the column whose ranges are read by parallel connections; by default the
+            cursor.
+        sweep: how often to search the whole table for late rows, by the transaction that wrote each
+            row (PostgreSQL): `auto`, `always`, `never` or an interval such as `10 minutes`. None
+            means `auto`.
         reconcile: how often runs compare all keys with the source; None means never.
-        where: a condition in the database's SQL. Only rows for which it is true are loaded.
-        query: a SELECT in the database's SQL. Its result is loaded as this table.
+        where: a condition in the database's SQL for the rows to load.
+        query: a SELECT in the database's SQL whose result is loaded as this table.
     """
 
     sync_mode: Literal["incremental", "full_refresh", "cdc"] = "incremental"  # type: ignore[assignment]
@@ -120,12 +120,12 @@ class JdbcOptions(BaseModel):
         user, password: the account.
         driver: the driver's class; required only if the URL does not determine it.
         properties: the driver properties.
-        time_zone: the time zone of times that are stored without one; by default the database's
-            time zone. It is used to detect rows that are dated in the future. In MariaDB and MySQL,
-            it is also used to limit the search for late rows.
+        time_zone: the time zone of times that are stored without one; by default the database's. It
+            is needed to detect rows that are dated in the future and, in MariaDB and MySQL, to
+            limit the search for late rows.
         fetch_size: the number of rows per round trip; by default a few megabytes of rows.
-        lock_timeout: the maximum time to wait for a table that another session has locked
-            (PostgreSQL, MariaDB, MySQL).
+        lock_timeout: the maximum time to wait for a table that another session locks (PostgreSQL,
+            MariaDB, MySQL).
         slot: the name of the replication slot and publication for tables with `sync_mode: cdc`
             (PostgreSQL).
         batch_rows: the number of rows per commit in a first load with `sync_mode: cdc`. An

@@ -1,13 +1,12 @@
 """Builds SQL conditions that split a window into ranges for parallel readers.
 
 A window is split into ranges of the cursor. Each Spark task then writes a file with a narrow range
-of cursors, so that later syncs can use statistics to prune files. The range between the lowest and
-the highest cursor is first cut into slices of equal width. One scan then counts the rows in each
-slice, because a few slices may contain most of the rows, for example after a bulk load.
+of cursors, so that later syncs can prune files by their statistics. The bounds are first cut into
+slices of equal width. One scan then counts the rows in each slice, because a few slices may contain
+most of the rows, for example after a bulk load.
 
-A complete read of a PostgreSQL table is split into ranges of pages instead. No rows need to be
-counted. A snapshot sees one version of each row, and each version is stored on one page, so each
-row is read exactly once. Each reader scans only the pages in its range.
+A complete read of a PostgreSQL table is split into ranges of pages instead, which needs no count. A
+snapshot sees one version of each row, on one page, so each row is read exactly once.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ from loader.sources.jdbc.dialect import Dialect
 from loader.sources.jdbc.metadata import NativeColumns
 from loader.spark.error_translation import DatabaseError
 
-# If one slice has a larger fraction of the rows, one reader would read nearly all of them.
+# If a slice contained a larger fraction of the rows, one reader would read nearly all rows.
 _SKEWED = 0.8
 
 
 class DividedSnapshot(Protocol):
-    """The snapshot methods that are used to compute ranges."""
+    """The snapshot methods with which ranges are computed."""
 
     source: Database
     dialect: Dialect
@@ -44,7 +43,7 @@ class DividedSnapshot(Protocol):
         """Opens a connection that reads the snapshot."""
 
     def is_steady(self, table: SourceTable) -> bool:
-        """Returns whether all calls for a table read the same version of its rows."""
+        """Returns whether all calls for a table see the same version of its rows."""
 
     def column(self, table: SourceTable, name: str) -> str:
         """Returns SQL for the stored value of a column."""
@@ -71,13 +70,7 @@ class RangeSplit:
 
 @dataclass(frozen=True)
 class Ranges:
-    """Divides the rows of a window into ranges for parallel readers.
-
-    Attributes:
-        snapshot: the snapshot to read.
-        table: the table to read.
-        window, bounds: the rows to read.
-    """
+    """Divides the rows of a window into ranges for parallel readers."""
 
     snapshot: DividedSnapshot
     table: SourceTable
@@ -110,7 +103,7 @@ class Ranges:
         return RangeSplit()
 
     def _cut_pages(self, count: int) -> list[str]:
-        """Returns conditions on pages, or an empty list if ranges of a column are to be used."""
+        """Returns conditions on pages; an empty list if ranges of a column must be used."""
         snapshot, table = self.snapshot, self.table
         if self.window.low is not None or not snapshot.is_steady(table):
             return []
@@ -138,19 +131,16 @@ class Ranges:
         if cursor is None:
             return list(table.primary_key)
         if self.window.end(self.bounds) is None and not self.snapshot.is_steady(table):
-            # The readers do not share a snapshot. If a row's cursor changed during the read, the
-            # row could move to another range and be missed. Keys are assumed not to change.
+            # Without a shared snapshot, a row whose cursor changes during the read could move to
+            # another range and be missed. Keys are assumed not to change.
             return list(table.primary_key)
         return [cursor.name, *table.primary_key]
 
     def _find_cuts(self, name: str, count: int) -> list[Cursor]:
-        """Returns the boundaries of a column's ranges.
-
-        Returns an empty list if the column cannot be split or the ranges are too uneven.
-        """
+        """Returns the boundaries of a column's ranges; an empty list if no even ranges exist."""
         snapshot, table, window, bounds = self.snapshot, self.table, self.window, self.bounds
         type_ = CursorType.of(table.schema[name].dataType)
-        # If the spec sets a column's type, the database and the lake may order values differently.
+        # If the spec sets the column's type, the database and the lake may order it differently.
         is_converted = table.schema.names.index(name) in table.ref.native.as_texts
         if type_ is None or type_ is CursorType.STRING or is_converted:
             return []
@@ -185,7 +175,7 @@ def choose_partition_count(rows: int, parallelism: int, configured: int | None) 
 
 
 def cut_slices(bounds: Bounds, count: int = SLICES) -> list[Cursor]:
-    """Returns the boundaries that divide the bounds into `count` slices of equal width.
+    """Returns the boundaries between `count` slices of equal width.
 
     Returns an empty list if the bounds are equal or are strings.
     """
@@ -219,7 +209,7 @@ def balance_cuts(cuts: Sequence[Cursor], counts: Sequence[int], partitions: int)
 
 
 def find_largest_share(below: Sequence[int]) -> float:
-    """Returns the fraction of rows in the largest slice.
+    """Returns the fraction of the rows that is in the largest slice.
 
     Args:
         below: the number of rows below each boundary, followed by the total number of rows.
@@ -249,7 +239,7 @@ ROW_POSITION = "strandline_ctid"
 ROW_POSITION_COLUMN = f"ctid as {ROW_POSITION}"
 
 _ORDERED = 0.95
-"""The minimum correlation at which rows are treated as stored in cursor order."""
+"""The minimum correlation of a table that counts as stored in cursor order."""
 
 
 def cut_pages(
@@ -259,11 +249,11 @@ def cut_pages(
 
     The list is empty for partitioned tables, for storage without pages, and for PostgreSQL before
     version 14, which scans the whole table for each range. It is also empty if the table is not
-    stored in cursor order, because later syncs could not use the cursor to prune the written files.
+    stored in cursor order, because later syncs could not prune the written files by the cursor.
 
     Args:
         relation: the qualified and quoted name of the table.
-        cursor: the name of the cursor column; None if there is none.
+        cursor: the cursor column; None if there is none.
 
     Raises:
         DatabaseError: if the server uses PostgreSQL's protocol but has no pages.

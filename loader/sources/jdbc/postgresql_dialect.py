@@ -23,10 +23,7 @@ from loader.spark.error_translation import ConnectionRefusedByServer
 _TIME_OF_DAY = (
     "(to_char({}::time, 'HH24:MI:SS.US') || coalesce(substring({}::text from '[-+].*'), ''))"
 )
-"""SQL that formats a time of day, with its time zone if it has one.
-
-It preserves values such as 24:00 and 10:00+01.
-"""
+"""SQL that formats a time of day. It preserves values such as 24:00 and 10:00+01."""
 _TIMES_OF_DAY = (
     f"coalesce((select array_agg({_TIME_OF_DAY.replace('{}', 'value')} order by place) "
     "from unnest({}) with ordinality as times (value, place)), {}::text[])"
@@ -38,7 +35,7 @@ _SILENT = 60
 
 
 class PostgreSQL(Dialect):
-    """PostgreSQL. Several connections can read the same exported snapshot."""
+    """The dialect of PostgreSQL."""
 
     prefixes = ("jdbc:postgresql:",)
     driver = "org.postgresql.Driver"
@@ -60,8 +57,8 @@ class PostgreSQL(Dialect):
             scale -= 2048 if scale > 1000 else 0  # the driver adds 2048 to a negative scale
             return f"{{}}::numeric({max(size - min(scale, 0), scale)}, {max(scale, 0)})"
         if kind == ARRAY:
-            # Spark 4 assumes that an array has the declared number of dimensions. An expression has
-            # no declaration, so Spark does not make this assumption.
+            # Spark 4 assumes that an array has the declared number of dimensions, which an
+            # expression does not have.
             type_name = row.get("TYPE_NAME")
             if type_name in _AS_TEXTS:
                 return "{}::text[]"
@@ -96,27 +93,26 @@ class PostgreSQL(Dialect):
         return () if is_short else (f"set tcp_keepalives_idle = {_SILENT}",)
 
     def has_properties(self, connection: Connection) -> bool:
-        # Checks a custom setting. Even if a pooler dropped the loader's properties, a standard
-        # setting could happen to be set in the pooler's shared session.
+        # This is a custom setting. A standard setting could be set in a pooler's shared session,
+        # although the pooler dropped the loader's properties.
         [(setting,)] = connection.rows("select current_setting('strandline.direct', true)")
         return setting == "on"
 
     @classmethod
     def choose_read_properties(cls, version: int, readers: int) -> dict[str, str]:
-        # The binary format halves the CPU time of a read. A threshold of -1 enables this format
-        # even for the first query. The driver formats binary points and boxes differently than
-        # PostgreSQL does, so they are excluded. A version below 10 indicates another product that
-        # uses the same protocol.
+        # The binary format halves the CPU time of a read; -1 enables it from the first query on.
+        # The driver formats binary points and boxes differently than PostgreSQL does. A version
+        # below 10 indicates another product with PostgreSQL's protocol.
         binary = {"prepareThreshold": "-1", "binaryTransferDisable": "POINT,BOX,TIME,TIMETZ"}
-        # Limits the memory for fetched rows, so that unexpectedly large rows make one read fail,
-        # not the whole JVM. Spark needs the same amount of memory again to copy the rows.
+        # With a limit, unexpectedly large rows make one read fail instead of the whole JVM. Spark
+        # needs the same amount of memory again to copy the rows.
         percent = max(2, 40 // readers)
         return {**binary, "maxResultBuffer": f"{percent}percent"} if version >= 10 else {}
 
     @classmethod
     def choose_startup_properties(cls, seconds: int) -> dict[str, str]:
-        # The timeout must be off before the first statement of a transaction, because the driver
-        # first queries types and is then idle in the transaction.
+        # The timeout must be off from the start of the session, because the driver first queries
+        # types and is then idle in the transaction.
         no_timeout = "-c idle_in_transaction_session_timeout=0"
         return {"options": f"-c lock_timeout={seconds}s {no_timeout} -c strandline.direct=on"}
 
@@ -131,8 +127,8 @@ class PostgreSQL(Dialect):
 
     def wall_offset(self, connection: Connection) -> int:
         # The driver sets the session's time zone to the JVM's, so `show timezone` returns UTC.
-        # Other clients get the time zone of the role or database if it is set, else the server's.
-        # The server's is visible only in log_timezone, which initdb sets to the same zone.
+        # Other clients have the time zone of the role, the database or the server. The server's is
+        # visible only in log_timezone, which initdb sets to the same zone.
         [(seconds,)] = connection.rows(
             """
             with zone as (
@@ -163,7 +159,7 @@ class PostgreSQL(Dialect):
         return int(seconds or 0)
 
     def list_hidden_tables(self, connection: Connection) -> set[tuple[str, str]]:
-        # When a parent is read, the rows of its partitions are read, too.
+        # Reading a parent also reads the rows of its partitions.
         return {
             (schema or "", name or "")
             for schema, name in connection.rows(
@@ -239,8 +235,8 @@ class PostgreSQL(Dialect):
         return TableSize(int(size), int(rows or 0)) if size is not None else None
 
     def read_key(self, connection: Connection, place: TablePath) -> Key:
-        # The driver would also list the index's INCLUDE columns. A table's key is not unique across
-        # its child tables (INHERITS), except if these are chunks of TimescaleDB.
+        # The driver would also list the index's INCLUDE columns. A key is not unique across child
+        # tables (INHERITS), unless they are chunks of TimescaleDB.
         _, schema, table = place
         try:
             rows = connection.text_rows(

@@ -1,12 +1,12 @@
 """Reads a relation with Spark's JDBC reader. Chooses fetch sizes and builds key conditions.
 
 ``spark.read.jdbc`` opens a connection just to read the schema. For a small table this takes longer
-than the read itself, because PostgreSQL makes the driver hash the password thousands of times.
-Therefore the schema is read over a connection that is already open.
+than the read itself, because PostgreSQL makes the driver hash the password thousands of times. The
+schema is therefore read with an open connection.
 
-A driver keeps all fetched rows in memory, regardless of their size. If a driver adapts its fetch
-size to earlier rows, it fails when large rows follow small ones. Therefore the fetch size is
-derived from the database's statistics.
+A driver keeps all fetched rows in memory, regardless of their size. A driver that adapts its fetch
+size to earlier rows fails when large rows follow small ones. The fetch size is therefore derived
+from the database's statistics.
 """
 
 from __future__ import annotations
@@ -66,8 +66,7 @@ def read_relation(
     """Lazily reads a relation, as ``spark.read.jdbc`` does.
 
     Args:
-        connection: the connection with which to read the schema. The readers open other
-            connections.
+        connection: reads the schema. The readers open their own connections.
         options: Spark's JDBC options, without the relation.
         relation: the table or subquery to read.
         conditions: a condition for each partition; by default one partition reads all rows.
@@ -105,18 +104,18 @@ _RECAST = (
     (TimestampNTZType(), TimestampType()),
     (ArrayType(TimestampType()), ArrayType(TimestampNTZType())),
 )
-"""Pairs of types: a time type that Spark's reader may choose, and the correct type."""
+"""Pairs of a type that Spark's reader may choose for a time and the correct type."""
 
 
 def restore_columns(
     rows: DataFrame, schema: StructType, as_texts: Collection[int], others: Sequence[str] = ()
 ) -> DataFrame:
-    """Renames and casts the columns of rows that Spark's reader has read to a table's columns.
+    """Renames and casts columns from Spark's reader to a table's columns.
 
     Args:
         schema: the table's columns, in the order of the rows' columns.
         as_texts: the positions of columns that the database sent as strings.
-        others: additional columns of the rows, which follow the table's columns.
+        others: additional columns that follow the table's columns.
     """
     fields = rows.schema.fields
     names = [field.name for field in fields]
@@ -138,7 +137,7 @@ def restore_columns(
 def _read_columns(
     spark: SparkSession, connection: Connection, options: Mapping[str, str], relation: str
 ) -> Any:
-    """Returns the schema of a relation as a Java object of Spark's class ``StructType``."""
+    """Returns the schema of a relation as a Java ``StructType``."""
     session: Any = spark
     jvm = session._jvm
     dialect = jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(options["url"])
@@ -166,7 +165,7 @@ UNKNOWN = 1_000
 """The maximum fetch size if values may be long and there are no statistics."""
 
 SAMPLE = 100
-"""The number of rows to measure. Statistics are not enough: they count long values compressed."""
+"""The number of rows to measure, because statistics contain the compressed size of long values."""
 
 _BYTES = 8 << 20  # the memory for the rows that a reader has fetched
 _COLUMN = 16  # the bytes in memory for each fixed-size value
@@ -197,7 +196,7 @@ def choose_fetch_size(
     Args:
         rows: the number of rows to read; None if unknown.
         extent: the table's size according to statistics; None if there are none.
-        sampled: the average size, in bytes, of a row in a sample; 0 if there is no sample.
+        sampled: the average size of a row in a sample, in bytes; 0 if there is no sample.
         whole: whether all rows of the table are read.
     """
     width = max(_COLUMN * len(schema.fields), sampled)
@@ -218,14 +217,14 @@ _PLAIN = re.compile(r"[!-~]([ -~]*[!-~])?")
 def build_key_predicate(dialect: Dialect, columns: Mapping[str, str], keys: DataFrame) -> str:
     """Returns a WHERE clause that selects at least the rows that have these keys.
 
-    Returns an empty string, which selects all rows, if the keys cannot be compared. Only integers
-    and printable ASCII strings without leading or trailing spaces can be compared. Other values may
-    differ between the database and Spark. Examples are dates in October 1582, truncated fractions,
-    and bytes in an unknown encoding.
+    Only integers and printable ASCII strings without leading or trailing spaces can be compared.
+    Other values may differ between the database and Spark, for example dates in October 1582,
+    truncated fractions, and bytes in an unknown encoding. For such keys, the result is an empty
+    string, which selects all rows.
 
     Args:
         columns: SQL for each key column, keyed by name.
-        keys: the keys, in columns that have the same names.
+        keys: the keys, whose columns have these names.
     """
     types = {name: keys.schema[name].dataType for name in columns}
     if not all(map(_is_comparable, types.values())):
@@ -255,7 +254,7 @@ def _is_comparable(data_type: t.DataType) -> bool:
 
 
 def _build_literal(dialect: Dialect, value: object) -> str | None:
-    """Formats a value as an SQL literal. Returns None if the value may differ in the database."""
+    """Formats a value as an SQL literal; None if the value may differ in the database."""
     if isinstance(value, str):
         return dialect.text(value) if _PLAIN.fullmatch(value) else None
     if value is None:

@@ -1,4 +1,4 @@
-"""Reads the bounds and rows of tables in a database snapshot."""
+"""Reads the bounds and rows of a database's tables."""
 
 from __future__ import annotations
 
@@ -87,13 +87,13 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             elif exported.check:
                 self.session += (exported.check,)
         self._digests = True
-        # The columns of locked tables. They cannot change as long as the lock is held.
+        # The columns of locked tables, which cannot change while the tables are locked.
         self._layouts: dict[str, ColumnLayout] = {}
         self._idle = ConnectionPool(self._connect)
 
     @cached_property
     def wall_offset(self) -> int:
-        """The UTC offset, in seconds, of times that have no time zone."""
+        """The UTC offset in seconds of times that have no time zone."""
         return self.source.wall_offset()
 
     @contextmanager
@@ -131,8 +131,8 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             column = self.column(table, cursor.name)
             self.late.find_late(connection, table, window)
             reach = self.late.reach(table, window)
-            # If there is no snapshot, the clock is read before the rows. Rows that are committed
-            # between the two reads then have a cursor that is later than the clock.
+            # Without a snapshot, the clock must be read before the rows, so that rows committed in
+            # between have a cursor that is later than the clock.
             with_clock = type_.is_time and self.is_steady(table)
             now = self.read_clock(connection) if type_.is_time and not with_clock else None
             ends = self.ends(table, cursor)
@@ -199,14 +199,11 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         where: str,
         cursor: CursorField | None = None,
     ) -> tuple[str, ...]:
-        """Returns warnings about lossy values.
+        """Returns warnings about lossy values. Raises a TableError if some must not be loaded.
 
         Args:
-            counts: the results of :meth:`_list_unusual_counts`. If all are zero, no value is lossy.
+            counts: the results of :meth:`_list_unusual_counts`.
             where: a WHERE clause; empty selects all rows.
-
-        Raises:
-            TableError: if there are values that must not be loaded.
         """
         if not any(int(count or 0) for count in counts):
             return ()
@@ -216,11 +213,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         return self._list_warnings(table, exact, cursor)
 
     def refuse_lossy_values(self, table: SourceTable, where: str = "") -> None:
-        """Checks that the lake can store the rows that a WHERE clause selects.
-
-        Raises:
-            TableError: if the lake cannot store a value.
-        """
+        """Raises a TableError if the lake cannot store a value of the selected rows."""
         unusual = self._list_unusual_counts(table)
         if unusual:
             relation = self.source.rows(table.ref.native)
@@ -289,7 +282,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                 return read_digest(
                     connection, self.dialect, name, source, columns, where, rows, indexed
                 )
-        except DatabaseError as error:  # for example, md5 is disabled; all rows are read instead
+        except DatabaseError as error:  # for example, md5 is disabled
             if error.is_locked_out:
                 raise
             self._digests = False
@@ -350,16 +343,15 @@ class JdbcSnapshot(ColumnSql, Snapshot):
 
     def lower_window(self, table: SourceTable, window: Window) -> Window:
         if not self.finds_late_rows_by_time(table) or OpenWork.from_mark(window.mark):
-            return window  # the open transactions provide a lower bound for late rows
+            return window  # the open transactions are a lower bound for late rows
         return lower_window(window)
 
     def finds_late_rows_by_time(self, table: SourceTable) -> bool:
         return self.transactions is None or not table.ref.native.stored
 
     def is_steady(self, table: SourceTable) -> bool:
-        # The snapshot covers only one database, so foreign tables are read outside it. After a
-        # materialized view is refreshed, even older snapshots see the new rows. A replica's
-        # sessions have different snapshots.
+        # Foreign tables are not part of the snapshot. After a materialized view is refreshed, even
+        # older snapshots see the new rows. A replica's sessions have different snapshots.
         return bool(self.session) and self.shares_snapshot and bool(table.ref.native.stored)
 
     @contextmanager
@@ -367,7 +359,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         if not self.session:  # each call reads the current rows
             yield self
             return
-        # Each session of this snapshot keeps reading the version of the rows that it read first.
+        # This snapshot's sessions would read the old version of the rows again.
         with (
             open_exported_snapshot(self.source, [table]) as exported,
             closing(JdbcSnapshot(self.source, exported)) as later,
@@ -381,7 +373,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         current.session = ()  # no snapshot: reads the latest committed rows
         names, native = table.schema.names, table.ref.native
         columns = {name: self.column(table, name) for name in keys.columns}
-        # If the spec overrides the type of a key column, the database cannot compare the keys.
+        # The database cannot compare keys whose type the spec overrides.
         is_converted = {names[i] for i in native.as_texts} & set(columns)
         where = "" if is_converted else build_key_predicate(self.dialect, columns, keys)
         return current._select_rows(spark, table, where, current._fetch_size(table))
@@ -400,8 +392,8 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                 parts, left_out = list_comparable(checksum, connection, table)
             by_name = {part.name: part for part in parts}
             converted = {table.schema.names[i] for i in table.ref.native.as_texts}
-            # The database's checksums can be used only if they include the key and all columns
-            # whose types the spec overrides.
+            # The database's checksums must include the key and all columns whose types the spec
+            # overrides.
             if set(key) | converted <= set(by_name):
                 return JdbcContents(
                     checksum,
@@ -422,7 +414,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
     def _find_contents_bounds(self, table: SourceTable, part: Window, window: Window) -> Bounds:
         if part.cursor is not None:
             return self.bounds(table, part)
-        # All rows are read, but values are checked only in rows that the spec selects.
+        # All rows are read, but only rows that the spec selects are checked.
         self.refuse_lossy_values(table, self.where(table, window))
         with self.connect(table) as connection:
             relation = self.source.rows(table.ref.native)
@@ -432,7 +424,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
     def _fetch_size(
         self, table: SourceTable, rows: int | None = None, *, whole: bool = False
     ) -> int:
-        """Returns a fetch size that suits the size of a table's rows."""
+        """Returns a fetch size for the size of a table's rows."""
         configured = self.source.stream_fetch_size or self.source.options.fetch_size
         if configured is not None or not needs_row_width(table.schema, rows):
             return choose_fetch_size(table.schema, rows)
@@ -441,8 +433,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             place = (native.catalog, native.schema, native.table)
             extent = self.dialect.read_size(connection, place) if not native.query else None
             if self.is_steady(table):
-                # The query names the columns, because otherwise the role would need access to all
-                # columns.
+                # The query names the columns, because the role may not have access to all.
                 [(sampled,)] = connection.rows(
                     f"select avg(size)::bigint from (select {' + '.join(self._list_sizes(table))} "
                     f"as size from {self.source.relation(native)} limit {SAMPLE}) as sampled"
@@ -494,8 +485,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                 spark, connection, relation, conditions, self.session, types, fetch_size, instants
             )
             if table.ref.name in self.held and table.ref.name not in self._layouts and self.session:
-                # This connection is used because another one might have to wait for an ALTER that
-                # itself waits for the run's lock.
+                # Another connection might have to wait for an ALTER that waits for the run's lock.
                 self._layouts[table.ref.name] = read_layout(connection, table.ref.native)
         return frame
 
@@ -503,20 +493,19 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         """Returns a WHERE clause for the rows of a window.
 
         Args:
-            bounds: the bounds of the window; None if they are not known yet.
+            bounds: the window's bounds; None if they have not been read yet.
         """
         if window.cursor is None:
             return ""
         column = self.column(table, window.cursor.name)
         late = self.late.condition(table, window, bounds.reach if bounds else None)
-        # If the cursor is xmin, `late` alone is enough: the raw table already contains all rows
-        # that it does not select.
+        # If the cursor is xmin, the raw table contains all rows that `late` does not select.
         if late is not None and table.ref.native.has_xmin:
             return build_where(self.dialect, column, window, bounds, only=late)
         return build_where(self.dialect, column, window, bounds, late=late)
 
     def _convert_clock(self, now: dt.datetime | None, type_: CursorType) -> Cursor | None:
-        """Converts a time on the database's clock to a cursor."""
+        """Converts the database's clock to a cursor."""
         if now is None:
             return None
         if type_ is not CursorType.TIMESTAMPTZ:

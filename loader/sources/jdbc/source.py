@@ -1,4 +1,4 @@
-"""The `jdbc` connector. It lists and describes the tables of databases that have a JDBC driver."""
+"""The `jdbc` connector, which lists and describes the tables of a database."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ from loader.spark.error_translation import translate_jdbc_error
 
 _TIMESTAMP_WITH_TIMEZONE = "2014"  # java.sql.Types
 _WITHOUT_TWINS = ("-7", "-6", "5", "4", "-5", "2", "3", "16", "91", "93")
-"""Numeric, boolean and time types. Different values of these types remain different in a cast."""
+"""Numeric, boolean and time types, whose values remain different when they are cast."""
 _OF_TABLES = ("TABLE_CAT", "TABLE_SCHEM", "TABLE_NAME", "TABLE_TYPE", "REMARKS")
 
 
 class JdbcSource(Database):
-    """A connector for the tables of one database."""
+    """Reads the tables of one database."""
 
     selects_columns = True
 
@@ -112,7 +112,7 @@ class JdbcSource(Database):
                 is_view = "VIEW" in (row["TABLE_TYPE"] or "")
                 is_foreign = "FOREIGN" in (row["TABLE_TYPE"] or "")
                 stored = not is_view and not is_foreign and (schema or "", name) not in remote
-                # MySQL reports the comment VIEW if a view has no comment.
+                # MySQL reports the comment VIEW for a view that has none.
                 comment = "" if row["REMARKS"] == "VIEW" else row["REMARKS"] or ""
                 native = NativeColumns(
                     row["TABLE_CAT"], row["TABLE_SCHEM"], name, stored, comment=comment
@@ -232,12 +232,7 @@ class JdbcSource(Database):
         return described_table
 
     def _check_where(self, ref: TableRef) -> str:
-        """Returns the `where` option of a table, or an empty string if it is not set.
-
-        Raises:
-            DatabaseError: if the database rejects the condition. The error contains the database's
-                message.
-        """
+        """Returns a table's `where` option, which the database checks, or an empty string."""
         condition, where = self.read_options(ref).where, f"table {self.name}.{ref.name}, where"
         if condition is None:
             return ""
@@ -257,12 +252,7 @@ class JdbcSource(Database):
     def _select_columns(
         self, ref: TableRef, described: ColumnDescriptions, key: Sequence[str], cursor: str
     ) -> ColumnDescriptions:
-        """Returns the descriptions of the columns that the `columns` option selects.
-
-        Args:
-            key: the key in the database. The `primary_key` option replaces it.
-            cursor: the name of the cursor, in lower case.
-        """
+        """Returns the descriptions of the columns that the `columns` option selects."""
         options = self.read_options(ref)
         required = [*(options.primary_key or key), cursor, options.deleted_field or ""]
         chosen = self.select_columns(ref, list(described), required)
@@ -271,16 +261,9 @@ class JdbcSource(Database):
     def _choose_types(
         self, ref: TableRef, described: ColumnDescriptions, cursor: str, key: Collection[str]
     ) -> dict[str, DataType]:
-        """Returns the types that the `column_types` option sets.
+        """Returns the types that `column_types` sets, keyed by the columns' names in the database.
 
-        They are keyed by the columns' names in the database.
-
-        Args:
-            cursor: the name of the cursor, in lower case.
-            key: the names of the key columns, in lower case.
-
-        Raises:
-            TableError: if a column does not exist, or if its type cannot be changed.
+        `cursor` and `key` are in lower case.
         """
         configured = self.read_options(ref).column_types
         if not configured:
@@ -338,13 +321,9 @@ class JdbcSource(Database):
     def _find_schema(
         self, ref: TableRef, described: ColumnDescriptions, chosen: Collection[str]
     ) -> StructType:
-        """Returns the columns and their types. Uses the cache if the description has not changed.
-
-        Args:
-            chosen: the columns that are read as strings.
-        """
+        """Returns the columns and their types, from the cache if the description is unchanged."""
         cached = self._schemas.get(ref.name)
-        # A domain is described only by its name, and its base type may have changed.
+        # The description of a domain contains only its name, although its base type may change.
         is_vague = not described or any(row["DATA_TYPE"] == DISTINCT for row in described.values())
         if cached is None or cached[0] != described or is_vague:
             cached = self._schemas[ref.name] = described, self._read_schema(ref, described, chosen)
@@ -398,8 +377,8 @@ class JdbcSource(Database):
             raise TableError(
                 f"Spark cannot read its columns: {sentence(error)}", where=where, remedy=remedy
             ) from error
-        # Drivers report both instants and wall-clock times as TIMESTAMP. Only the database's name
-        # for the type distinguishes them.
+        # Drivers report both instants and wall-clock times as TIMESTAMP. Only the name of the
+        # database's type distinguishes them.
         names = {name: row["TYPE_NAME"] or "" for name, row in described.items()}
         if any(row["DATA_TYPE"] == DISTINCT for row in described.values()):
             with self.lend_catalog_connection(where) as connection:
@@ -422,7 +401,7 @@ class JdbcSource(Database):
     def _choose_read_types(
         self, described: ColumnDescriptions, chosen: Collection[str]
     ) -> dict[str, str]:
-        """Returns the types of those columns for which the loader overrides Spark's choice."""
+        """Returns the types of the columns for which the loader overrides Spark's choice."""
         types = {
             n: self.dialect.choose_read_type(row) for n, row in described.items() if n not in chosen
         }
@@ -432,11 +411,7 @@ class JdbcSource(Database):
     def _list_expressions(
         self, described: ColumnDescriptions, chosen: Collection[str], is_whole: bool
     ) -> Iterator[str]:
-        """Yields SQL for each column, or nothing if `select *` reads the same values.
-
-        Args:
-            is_whole: whether all columns of the table are read.
-        """
+        """Yields SQL for each column, or nothing if `select *` reads the same values."""
         shown = {
             name: self._choose_expression(name, row, chosen) for name, row in described.items()
         }

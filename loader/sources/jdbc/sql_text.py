@@ -25,12 +25,12 @@ _REFUSED = {
 def check_sql(text: str, option: str, url: str, kind: str) -> None:
     """Checks that SQL from the spec can be put into parentheses within a statement.
 
-    The database checks everything else, because the SQL is in the database's own dialect.
+    Everything else is checked by the database.
 
     Args:
         text: the SQL.
-        option: the option that contains it.
-        url: the JDBC URL of the database, which determines how strings are quoted.
+        option: the option that contains the SQL.
+        url: the database's JDBC URL, which determines how strings are quoted.
         kind: the kind of SQL that the option requires, for the remedy.
 
     Raises:

@@ -1,10 +1,10 @@
-"""Finds late rows in MariaDB and MySQL: of transactions that were open, and of replaced tables.
+"""Finds late rows in MariaDB and MySQL.
 
-If a transaction was open at the last sync, its rows may have times below the stored cursor. See
-:mod:`loader.sources.jdbc.mysql.open_transactions`. If a table was replaced, its rows may be below
-the cursor, too. TRUNCATE restarts auto-increment numbers, RENAME may install a table with older
-rows, and a server may reuse numbers after a restore or a failover. Therefore each sync stores the
-identity of the table and its server. If the identity has changed, all rows of the table are reread.
+Rows of transactions that were open at the last sync may have times below the stored cursor
+(:mod:`loader.sources.jdbc.mysql.open_transactions`). So may rows of a replaced table: TRUNCATE
+restarts auto-increment numbers, RENAME may install a table with older rows, and a server may reuse
+numbers after a restore or a failover. Each sync therefore stores the identity of the table and its
+server. If the identity changes, the next sync rereads all rows of the table.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class MysqlLateCommits:
 
     Args:
         snapshot: the snapshot to search for late rows.
-        watcher: the object that reads the server's open transactions.
+        watcher: reads the server's open transactions.
     """
 
     def __init__(self, snapshot: SnapshotQueries, watcher: TransactionWatcher) -> None:
@@ -81,7 +81,8 @@ class MysqlLateCommits:
         """Returns the checkpoint for the next sync, or None if there is nothing to store.
 
         Args:
-            window: the window, whose upper bound is its highest cursor.
+            connection: reads the database's clock.
+            window: a window whose upper bound is its highest cursor.
         """
         activity = self.activities.get(table.ref.name)
         identity = self.identities.get(table.ref.name)
@@ -119,11 +120,11 @@ class MysqlLateCommits:
         return None
 
     def find_excluded(self, table: SourceTable) -> tuple[int, str]:
-        """Returns a count of 0, because the database does not record which rows were written."""
+        """Returns 0 rows, because the database does not record which rows were written."""
         return 0, ""
 
     def list_warnings(self, table: SourceTable, window: Window) -> tuple[str, ...]:
-        """Returns warnings about late rows. They do not stop the sync."""
+        """Returns warnings about late rows."""
         is_replaced = self._is_replaced(table, window)
         what = (
             "the table was replaced since the last sync (TRUNCATE, RENAME, an ALTER that rebuilt "
@@ -154,7 +155,7 @@ class MysqlLateCommits:
         return limit_reach(open_work.reach(newest, self.snapshot.wall_offset, slack), window)
 
     def _may_rise(self, before: OpenWork, after: OpenWork, window: Window) -> bool:
-        """Returns whether the new checkpoint saves the next sync from reading below the cursor."""
+        """Returns whether the next sync need not read below the cursor with the new checkpoint."""
         stored = window.stored_cursor
         old, new = (self._find_reach(work, window) for work in (before, after))
         if stored is None or old is None or new is None:
@@ -167,7 +168,7 @@ class MysqlLateCommits:
         return bool(before and now and window.low is not None) and before != now
 
     def _is_clock_behind(self, table: SourceTable, window: Window) -> bool:
-        """Returns whether the clock was set back since the last sync."""
+        """Returns whether the database's clock was set back after the last sync."""
         before = self._read_last_mark(table, window)
         if before is None or self.activities[table.ref.name].blind:
             return False
@@ -180,7 +181,7 @@ class MysqlLateCommits:
 
 
 _PLAIN = re.compile(r"[A-Za-z0-9_]+")
-"""A pattern for names that InnoDB stores unencoded."""
+"""Matches names that InnoDB does not encode."""
 
 
 def read_identity(
@@ -189,12 +190,12 @@ def read_identity(
     """Returns the identity of a table: its server's identity and InnoDB's table id.
 
     The table id changes if the table is recreated, or rewritten by an ALTER. If the account lacks
-    the PROCESS privilege, or if the table has another engine, its creation time is used instead of
-    the table id. A partitioned table is identified only by its server, because partitions change.
-    A view is identified by its name and its SQL.
+    the PROCESS privilege, or if the table has another engine, the creation time replaces the table
+    id. A partitioned table is identified only by its server, because its partitions change. A view
+    is identified by its name and its SQL.
 
     Args:
-        text: a function that formats a string literal.
+        text: formats a string literal.
     """
     servers = connection.rows(
         "show global variables where variable_name in ('server_uid', 'server_uuid')"
@@ -223,7 +224,7 @@ def _hash_view(connection: Connection, where: str) -> str:
         "select concat(table_schema, '.', table_name, view_definition) "
         f"from information_schema.views where {where}"
     )
-    # The hash is computed here, because databases in FIPS mode forbid md5.
+    # The loader computes the hash, because databases in FIPS mode forbid md5.
     hashes = [
         hashlib.md5(sql.encode(), usedforsecurity=False) for (sql,) in rows if sql is not None
     ]

@@ -1,11 +1,11 @@
 """Reads the open transactions and running statements of MariaDB and MySQL.
 
-`now()` returns the time at which the statement started. In a trigger or stored function, it returns
-the time at which the calling statement started. If a transaction is open during a sync and commits
-later, its rows may have cursors below the stored cursor. The condition `cursor >= stored` would
-miss these rows. Therefore each sync stores a lower bound for their times (`since`), and the next
-window begins at this bound. Rows that are read again are dropped. (In PostgreSQL, each row contains
-the id of the transaction that wrote it, so only late rows are read. See
+`now()` returns the time at which the statement started; in a trigger or stored function, the time
+at which the calling statement started. If a transaction is open during a sync and commits later,
+its rows may have cursors below the stored cursor, and the condition `cursor >= stored` would miss
+them. Each sync therefore stores a lower bound for their times (`since`), at which the next window
+starts. Rows that are read again are dropped. (In PostgreSQL, only late rows are read, because each
+row contains the id of the transaction that wrote it. See
 :mod:`loader.sources.jdbc.postgresql.continuity`.)
 
 The database reports when a transaction started. However, the transaction's first statement may have
@@ -18,10 +18,10 @@ transactions (several times), and finally the rows.
 - If a statement is running while the process list is read, the list shows when it started.
 - If a statement starts later, its `now()` is later than the clock.
 - If a statement has ended but its transaction has not, the transaction is in every copy of InnoDB's
-  list. All other transactions have ended before the rows are read.
+  list. All other transactions end before the rows are read.
 
-`information_schema.innodb_trx` is a copy of this list. InnoDB refreshes the copy only if it was not
-read for a tenth of a second. To detect a new copy, the loader alternately starts and ends a
+`information_schema.innodb_trx` is a copy of InnoDB's list. InnoDB refreshes it only if nobody reads
+it for a tenth of a second. To detect a new copy, the loader alternately starts and ends a
 transaction on its connection. A copy is new if it shows the current state of this transaction.
 """
 
@@ -57,8 +57,8 @@ class Writer:
 
     Attributes:
         started: the transaction's start time in UTC, in whole seconds.
-        is_prepared: whether the transaction is prepared and has no session. In this case, `started`
-            may be the time at which the server started.
+        is_prepared: whether the transaction is prepared and has no session. Then `started` may be
+            the time at which the server started.
     """
 
     started: dt.datetime
@@ -67,11 +67,11 @@ class Writer:
 
 @dataclass(frozen=True)
 class OpenTransactions:
-    """A database's open transactions. They are read before a table's rows. Times are in UTC.
+    """A database's open transactions, which are read before a table's rows. Times are in UTC.
 
     Attributes:
         clock: the database's clock before the other attributes were read.
-        base: the start of the oldest running statement, or the clock if no statement is running.
+        base: the start of the oldest running statement; `clock` if no statement is running.
         writers: the transactions that changed rows before `clock` and may commit later.
         blind: the reason why open transactions are hidden, for messages; empty if they are visible.
     """
@@ -85,8 +85,8 @@ class OpenTransactions:
         """Returns the checkpoint for the next sync.
 
         Args:
-            before: the checkpoint of the last sync; None if there is none.
-            until: the database's clock after the bounds of the table were read.
+            before: the last sync's checkpoint; None if there is none.
+            until: the database's clock after the table's bounds were read.
         """
         opened: dict[str, dt.datetime] = {}
         for writer in self.writers:
@@ -97,27 +97,27 @@ class OpenTransactions:
 
 
 def _find_first_statement(writer: Writer, key: str, before: OpenWork | None) -> dt.datetime:
-    """Returns the earliest possible start of the first statement of a transaction."""
+    """Returns the earliest possible start of a transaction's first statement."""
     if writer.is_prepared:
         return before.since if before else _EVER
     earliest = before.open.get(key) if before else None
     if before and earliest:
         return min(earliest, before.base)  # transactions may start in the same second
     if before and writer.started >= before.clock.replace(microsecond=0):
-        return before.base  # the statement was running at the last sync, or it started later
+        return before.base  # the statement was running at the last sync or started later
     return writer.started - _LONGEST_WAIT
 
 
 @dataclass(frozen=True)
 class OpenWork:
-    """The open transactions at the time of a sync, as the checkpoint stores them. Times are in UTC.
+    """The open transactions at a sync, as the checkpoint stores them. Times are in UTC.
 
     Attributes:
         clock, base: see :class:`OpenTransactions`.
-        until: the clock just after the bounds were read that first contained the newest row. All
-            rows within these bounds are older.
-        open: maps the start time of each open transaction to the earliest time at which its first
-            statement may have started.
+        until: the clock just after the first read of bounds that contained the newest row. All rows
+            within these bounds are older.
+        open: the earliest possible start of each open transaction's first statement, keyed by the
+            transaction's start time.
     """
 
     clock: dt.datetime
@@ -144,15 +144,14 @@ class OpenWork:
     ) -> Cursor:
         """Returns a lower bound for the cursors of late rows, as a value of the cursor's type.
 
-        If times have no time zone, an application may write them in another zone than the
-        database's. In this case the method returns the lower of two bounds. The first bound is the
-        newest time of the last sync minus the maximum delay of a late row. The second bound is
-        :attr:`since` in the database's current time zone. It is the lower one after daylight saving
-        time has ended.
+        If times have no time zone, an application may write them in another time zone than the
+        database's. The result is then the lower of two bounds: the newest time of the last sync
+        minus the maximum delay of a late row; and :attr:`since` in the database's current time
+        zone, which is lower after daylight saving time ends.
 
         Args:
-            newest: the cursor of the last sync.
-            wall_offset: the current UTC offset, in seconds, of the database's wall clock.
+            newest: the last sync's cursor.
+            wall_offset: the current UTC offset in seconds of the database's wall clock.
             slack: how far a time that an application computes may be below :attr:`since`.
         """
         late = self.since - _ROUNDING - slack
@@ -184,12 +183,10 @@ class OpenWork:
 
 
 class TransactionWatcher:
-    """Reads a server's open transactions and caches them for a few seconds.
-
-    All tables of a run share one object of this class. It is thread-safe.
+    """Reads a server's open transactions and caches them for a few seconds. It is thread-safe.
 
     Args:
-        text: a function that formats a string literal.
+        text: formats a string literal.
     """
 
     def __init__(self, text: Callable[[str], str]) -> None:
@@ -200,9 +197,7 @@ class TransactionWatcher:
         self._blind: str | None = None
 
     def read_activity(self, connection: Connection, catalog: str, table: str) -> OpenTransactions:
-        """Reads the transactions that may write to a table.
-
-        Must be called before the rows are read.
+        """Reads the transactions that may write to a table. Must be called before reading its rows.
 
         Args:
             connection: a connection that has not started a transaction.
@@ -249,10 +244,10 @@ class _OpenTransactions:
 
     Attributes:
         clock: the server's clock before the other attributes were read.
-        running: the start of the oldest running statement, or the clock if no statement is running.
-        writing: the start of the oldest statement that may write to InnoDB, or the clock if there
-            is none.
-        writers: the transactions that have changed rows.
+        running: the start of the oldest running statement; `clock` if there is none.
+        writing: the start of the oldest statement that may write to InnoDB; `clock` if there is
+            none.
+        writers: the transactions that changed rows.
         blind: the reason why open transactions are hidden; empty if they are visible.
     """
 
@@ -264,10 +259,7 @@ class _OpenTransactions:
 
 
 def _explain_blindness(connection: Connection) -> str:
-    """Returns the reason why this server hides some open transactions.
-
-    Returns an empty string if it hides none.
-    """
+    """Returns the reason why this server hides some open transactions, or an empty string."""
     settings = {
         (name or "").lower(): (value or "").upper()
         for name, value in connection.rows(
@@ -282,7 +274,7 @@ def _explain_blindness(connection: Connection) -> str:
 
 
 def _is_replica(connection: Connection) -> bool:
-    """Returns whether the server is a replica. Returns false if the account may not read this."""
+    """Returns whether the server is a replica; false if the account may not read this."""
     for statement in ("show all slaves status", "show replica status", "show slave status"):
         try:
             return bool(connection.rows(statement))
@@ -294,7 +286,7 @@ def _is_replica(connection: Connection) -> bool:
 def _read_open_transactions(connection: Connection) -> _OpenTransactions:
     [(clock_text, version)] = connection.rows("select cast(utc_timestamp(6) as char), version()")
     clock = _parse_moment(clock_text)
-    # MySQL reports a statement's age in whole seconds, so two seconds are added as a margin.
+    # MySQL reports a statement's age in whole seconds, so two seconds are added.
     age = "time_ms * 1000" if "mariadb" in (version or "").lower() else "(time + 2) * 1000000"
     statements = connection.rows(
         f"""
@@ -335,8 +327,8 @@ class _Copies:
     """Reads new copies of InnoDB's list of transactions.
 
     Attributes:
-        stale: whether all attempts returned an old copy. This happens if other sessions read the
-            list so often that InnoDB does not refresh it.
+        stale: whether all attempts returned an old copy, because other sessions read the list so
+            often that InnoDB does not refresh it.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -377,13 +369,13 @@ class _Copies:
                         if wrote == "1"
                     },
                 )
-            # The pause is random, because two readers in step would prevent every refresh.
+            # The pause is random, because two readers that alternate would prevent every refresh.
             time.sleep(_RENEWED_SECONDS * random.uniform(1, 2))
         self.stale = True
         return set(), {}
 
     def close(self) -> None:
-        """Ends the transaction on the loader's connection, so that later reads see newer rows."""
+        """Ends the transaction, so that later reads on the connection see newer rows."""
         if self._open:
             self._connection.execute("rollback")
 

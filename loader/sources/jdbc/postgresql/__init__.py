@@ -1,1 +1,1 @@
-"""Handles exported snapshots, open transactions, failovers and late rows in PostgreSQL."""
+"""Handles snapshots, open transactions, failovers and late rows in PostgreSQL."""

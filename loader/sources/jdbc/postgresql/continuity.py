@@ -1,32 +1,31 @@
 """Reads PostgreSQL's open transactions and detects restores and failovers.
 
 In PostgreSQL, `now()` returns the time at which the transaction started. If a transaction is open
-during a sync and commits later, its rows may have cursors below the stored cursor. The condition
-`cursor >= stored` would miss these rows. Therefore each sync stores two values: `since`, the start
-of the oldest open transaction just before the snapshot; and the snapshot's xmin, the id of the
-oldest unfinished transaction. In addition, the next window includes rows with `cursor >= since`
-whose transaction id is this xmin or later.
+during a sync and commits later, its rows may have cursors below the stored cursor, and the
+condition `cursor >= stored` would miss them. Each sync therefore stores two values: `since`, the
+start of the oldest open transaction just before the snapshot; and the snapshot's xmin, the id of
+the oldest unfinished transaction. The next window also includes rows with `cursor >= since` whose
+transaction id is this xmin or later.
 
-The condition `not pg_visible_in_snapshot(xmin, ...)` is not used, because snapshots omit the ids of
-some subtransactions. It would miss rows that were written after a SAVEPOINT.
+The condition `not pg_visible_in_snapshot(xmin, ...)` would miss rows that were written after a
+SAVEPOINT, because snapshots omit the ids of some subtransactions.
 
 If the cursor is a number or a string, late rows may have any cursor value. Cached sequences, and
 applications that reserve blocks of numbers, insert low numbers late, even if no transaction was
-open during the sync. Therefore each sync searches the whole table for rows with later transaction
+open during the sync. Each sync therefore searches the whole table for rows with later transaction
 ids (:mod:`loader.sources.jdbc.postgresql.sweep`). If the cursor is a time, this search is necessary
-in two cases: if open transactions are not visible, or if logical replication writes the table,
-because the times of such rows come from another server. In all other cases, it finds rows whose
-cursors an application has computed.
+if open transactions are not visible, or if logical replication writes the table, because the times
+of such rows come from another server. Otherwise, it finds rows whose cursors were computed by an
+application.
 
 A table without a cursor column can use the id of the transaction that wrote each row
 (`cursor_field: xmin`). The next window then contains exactly the rows whose transaction id is the
 stored xmin or later.
 
-If a transaction stays open in any database of the server, xmin may remain low for hours. If only
-xmin were stored, every sweep would find all rows that were written since then. Therefore each sync
-also lists the ids above xmin that its snapshot may not see. It reads this list before the snapshot,
-from the state of each transaction. The snapshot's own list is not used, because it omits
-subtransactions.
+If a transaction stays open in any database of the server, xmin may remain low for hours, and each
+sweep would find all rows that were written in the meantime. Each sync therefore also lists the ids
+above xmin that its snapshot may not see. It reads the list before the snapshot, from the state of
+each transaction, because the snapshot's own list omits subtransactions.
 """
 
 from __future__ import annotations
@@ -46,24 +45,22 @@ from loader.spark.error_translation import ConnectionRefusedByServer
 _HALF = 2**31
 _WRAP = 2**32
 _FEW_IDS = 100
-"""The maximum number of transaction ids that a query lists instead of comparing a range."""
+"""The maximum number of transaction ids that a query lists; more ids are compared as a range."""
 _MOST_UNSEEN = 1_000
 """The maximum number of unseen transaction ids that a checkpoint stores."""
 _MOST_CHECKED = 2_000_000
 """The maximum number of transactions whose states are read."""
 _USUAL_FLUSH_SECONDS = 0.3
-"""The usual number of seconds between an asynchronous commit and the flush of the log."""
+"""The usual time between an asynchronous commit and the flush of the log."""
 _STEP = dt.timedelta(minutes=1)
 _OTHER_CLOCK = dt.timedelta(hours=1)
 _ANY_ZONE = dt.timedelta(hours=14)
 
 UNKNOWN_START = "1970-01-02 00:00:00"
-"""The assumed start of prepared transactions, because the server does not show their start."""
+"""The assumed start of prepared transactions, which the server does not show."""
 
 XMIN = "xmin"
-"""The system column that contains the id of the transaction which wrote a row.
-
-User columns cannot have this name.
+"""The system column with the id of the transaction that wrote a row. No user column has its name.
 """
 
 
@@ -72,10 +69,10 @@ class TransactionMark:
     """The transaction state of a snapshot, stored in the checkpoint for the next sync.
 
     Attributes:
-        since: a lower bound, in UTC, for `now()` in transactions that commit later. It is valid
-            unless the clock is set back. None if the role cannot read it.
+        since: a lower bound, in UTC, for `now()` in transactions that commit later, unless the
+            clock is set back. None if the role cannot read it.
         xmin: the 64-bit id of the oldest unfinished transaction in the snapshot.
-        open: whether any transaction was open. If so, late rows are possible.
+        open: whether any transaction was open, so that late rows are possible.
         system: the identity and timeline of the cluster, such as ``7312…/1``; empty if hidden. A
             restored database has another identity or a lower xmin than before. After a failover,
             the timeline differs.
@@ -84,8 +81,8 @@ class TransactionMark:
         replica: whether the server is a read replica, which may lag. Not stored.
         log_end: the end of the server's log just after the snapshot, in bytes; 0 if unknown. Not
             stored.
-        unseen: those ids between xmin and `unseen_from` that the snapshot may not see.
-        unseen_from: the first of the later ids, none of which the snapshot may see; 0 means xmin.
+        unseen: the ids below `unseen_from` that may be invisible to the snapshot.
+        unseen_from: this id and all later ids may be invisible to the snapshot; 0 means xmin.
     """
 
     since: str | None
@@ -127,9 +124,9 @@ class TransactionMark:
         There is no bound if the cursor is not a time, or if the clock was set back.
 
         The bound has a margin of a minute, because times may be rounded and clocks may be
-        corrected. After a failover to a server with another clock, the margin is an hour. For
-        wall-clock times, the margin also includes the maximum offset of a time zone. The margin
-        costs little, because only recently written rows below the window are read.
+        corrected; after a failover to a server with another clock, an hour; for wall-clock times,
+        also the maximum offset of a time zone. The margin costs little, because only recently
+        written rows below the window are read.
         """
         if not type_.is_time or self.since is None or self.is_clock_behind(now):
             return None
@@ -142,10 +139,10 @@ class TransactionMark:
     def select_written_since(self, now: TransactionMark) -> str:
         """Returns an SQL condition for rows of transactions that this snapshot may not see.
 
-        The xmin of a row has 32 bits and wraps around, so both ends of the range are compared. If
-        only the lower end were compared, the condition would be wrong for rows that were written up
-        to 2^32 transactions ago. If the range may have wrapped, or if this is not the same
-        database, all rows match. Parallel workers can evaluate all forms of the condition.
+        The xmin of a row has 32 bits and wraps around. A comparison with only the lower end of the
+        range would be wrong for rows that were written up to 2^32 transactions ago, so both ends
+        are compared. All rows match if the range may have wrapped or if the database is another
+        one. Parallel workers can evaluate all forms of the condition.
         """
         is_same = self.compare_database(now) is DatabaseContinuity.SAME
         if not is_same or now.xmax - self.xmin >= _WRAP:
@@ -168,11 +165,11 @@ class TransactionMark:
         return now.xmin > self.xmin + _HALF // 2
 
     def is_clock_behind(self, now: TransactionMark) -> bool:
-        """Returns whether the clock is now behind :attr:`since`. If it is, it was set back."""
+        """Returns whether the clock was set back, so that it is now behind :attr:`since`."""
         return bool(self.since and now.clock) and now.clock < str(self.since)
 
     def compare_database(self, now: TransactionMark) -> DatabaseContinuity:
-        """Detects a restore or failover since the checkpoint was stored.
+        """Detects a restore or failover after the checkpoint was stored.
 
         Args:
             now: the current transaction state.
@@ -190,8 +187,8 @@ class TransactionMark:
     def select_writer(self) -> str:
         """Returns SQL for the 64-bit id of the transaction that wrote a row.
 
-        It is the newest id whose lower 32 bits equal the row's xmin. If more than 2^32 transactions
-        have followed since, this id is too high, and the row may be reread.
+        This is the newest id whose lower 32 bits equal the row's xmin. After more than 2^32 later
+        transactions, it is too high, and the row may be reread.
         """
         text = "xmin::text::bigint"
         age = f"(({self.xmax} - {text}) & {2**32 - 1})"
@@ -199,7 +196,7 @@ class TransactionMark:
 
 
 def _match_ids(ids: Sequence[int]) -> str:
-    """Returns an SQL condition for rows of the transactions that have these ids."""
+    """Returns an SQL condition for the rows of some transactions."""
     texts = ",".join(str(id_ % _WRAP) for id_ in ids)
     return f"xmin = any('{{{texts}}}'::xid[])" if ids else "false"
 
@@ -215,7 +212,7 @@ class DatabaseContinuity(enum.Enum):
 
 @dataclass(frozen=True)
 class ServerActivity:
-    """The open transactions of a database. They are read before a snapshot.
+    """A database's open transactions, which are read before a snapshot.
 
     Attributes:
         since: see :class:`TransactionMark`; None if the role cannot read it.
@@ -235,31 +232,28 @@ class ServerActivity:
 
     @property
     def complete_until(self) -> dt.datetime | None:
-        """The start of the oldest open transaction. All earlier transactions have ended."""
+        """The start of the oldest open transaction; all earlier transactions have ended."""
         return parse_known_start(self.since)
 
 
 def parse_known_start(since: str | None) -> dt.datetime | None:
-    """Parses the start time of the oldest open transaction.
-
-    Returns None if it is unknown, for example while a transaction is prepared.
-    """
+    """Parses the start of the oldest open transaction; None if unknown (a prepared transaction)."""
     return None if since in (None, UNKNOWN_START) else parse_utc(str(since))
 
 
 def parse_utc(text: str) -> dt.datetime:
-    """Parses a time in UTC that is written without a time zone."""
+    """Parses a time in UTC that has no time zone suffix."""
     return dt.datetime.fromisoformat(text).replace(tzinfo=dt.timezone.utc)
 
 
 def read_activity(connection: Connection, holder: int = 0) -> ServerActivity:
     """Reads the start time of the oldest open transaction.
 
-    Must be called before the snapshot is created. Otherwise, a transaction that commits between the
-    two steps would be missed.
+    Must be called before the snapshot is created, because a transaction that commits in between
+    would be missed.
 
     Args:
-        holder: the process id of the session that exports the snapshot. This session is ignored.
+        holder: the process id of the session that exports the snapshot, which is ignored.
     """
     try:
         [(replica, visible)] = connection.rows(
@@ -275,11 +269,10 @@ def read_activity(connection: Connection, holder: int = 0) -> ServerActivity:
         if visible not in _TRUE:
             why = "this role cannot see how old open transactions are (grant it pg_read_all_stats)"
             return ServerActivity(None, True, _read_system(connection), why)
-        # The query includes background workers, because subscriptions and extensions write, too. A
-        # procedure may commit and then write the start time of its statement, so the start of the
-        # statement is used if it is earlier. The start of a prepared transaction is unknown. The
-        # clock is read before the sessions. Otherwise, a transaction could begin between the two
-        # reads, and thus before `since`, and still be open in the snapshot.
+        # The query includes background workers, because subscriptions and extensions also write.
+        # The statement's start is used if it is earlier, because a procedure may commit and then
+        # write this time. The clock must be read before the sessions, because a transaction that
+        # started in between would be open in the snapshot but older than `since`.
         [(since, clock, is_open, hidden, prepared)] = connection.rows(
             f"""
             select
@@ -323,8 +316,8 @@ def read_transaction_mark(connection: Connection, seen: ServerActivity) -> Trans
         seen: the activity that was read before the snapshot.
 
     Raises:
-        ConnectionRefusedByServer: if the server rejects the query. The transaction and its snapshot
-            have then ended.
+        ConnectionRefusedByServer: if the server rejects the query, which ends the transaction and
+            its snapshot.
     """
     xmin, xmax = _read_snapshot_ends(connection)
     return TransactionMark(
@@ -340,7 +333,7 @@ def read_transaction_mark(connection: Connection, seen: ServerActivity) -> Trans
 
 def _read_snapshot_ends(connection: Connection) -> tuple[int, int]:
     """Reads the ids of a snapshot's oldest unfinished and first invisible transactions."""
-    # Before version 13, the functions had other names.
+    # The functions had other names before version 13.
     kind = "pg" if connection.major_version >= 13 else "txid"
     [(xmin, xmax)] = connection.rows(
         f"""
@@ -354,15 +347,14 @@ def _read_snapshot_ends(connection: Connection) -> tuple[int, int]:
 
 
 def read_unseen(connection: Connection) -> tuple[tuple[int, ...], int]:
-    """Lists the transactions that a snapshot may not see. Call this before creating the snapshot.
+    """Lists the transactions that a snapshot may not see. Must be called before creating it.
 
-    The snapshot sees all other transactions. The list includes transactions that were rolled back,
-    because a subtransaction that has just begun looks like one that was rolled back.
+    The list includes transactions that were rolled back, because a subtransaction that has just
+    started looks like one that was rolled back.
 
     Returns:
-        The values for :attr:`TransactionMark.unseen` and :attr:`TransactionMark.unseen_from`.
-        `unseen_from` is 0 if there are too many transactions, or if the server does not show their
-        states.
+        :attr:`TransactionMark.unseen` and :attr:`TransactionMark.unseen_from`. The latter is 0 if
+        there are too many transactions, or if the server does not show their states.
     """
     xmin, xmax = _read_snapshot_ends(connection)
     if xmin == xmax:
@@ -386,10 +378,7 @@ def read_unseen(connection: Connection) -> tuple[tuple[int, ...], int]:
 
 
 def read_log_end(connection: Connection) -> int:
-    """Reads the position, in bytes, at which the server's log ends.
-
-    Returns 0 if the server does not show it.
-    """
+    """Returns the length of the server's log in bytes; 0 if the server does not show it."""
     try:
         [(position,)] = connection.rows(
             """
@@ -416,26 +405,24 @@ def wait_for_flush(
     """Waits until a crash of the server cannot undo the transactions that a snapshot saw.
 
     If commits are asynchronous, a crash can undo transactions whose rows were already visible. The
-    server then assigns their ids again. The next sync would miss the rows of the transactions that
-    receive these ids.
+    server then reuses their ids, and the next sync would miss the rows of transactions that receive
+    these ids.
 
     The server flushes its log at each synchronous commit, and soon after any other transaction
-    ends. If only unfinished transactions have written to the log, the server may wait for 15
-    seconds. Therefore the loader commits an empty transaction, which uses one id and changes
-    nothing.
+    ends. If only unfinished transactions wrote to the log, the server may wait for 15 seconds. The
+    loader therefore commits an empty transaction, which uses one id.
 
     Args:
         connection: a connection, which may be in a transaction.
         seen: the snapshot's transaction state.
         seconds: the maximum number of seconds to wait.
-        connect: a function that opens a connection for the empty transaction.
+        connect: opens a connection for the empty transaction.
 
     Returns:
-        Whether the server has flushed its log up to the position that was read after the snapshot.
-        True if the server does not show this position.
+        Whether the server has flushed its log up to `seen.log_end`; True if that is unknown.
     """
     if seen.replica or not seen.log_end:
-        return True  # a replica receives only what its primary has flushed
+        return True  # a primary sends only the flushed part of its log to a replica
     began, has_committed = time.monotonic(), False
     while True:
         [(position,)] = connection.rows(
@@ -458,10 +445,10 @@ def wait_for_flush(
 
 
 def _read_system(connection: Connection) -> str:
-    """Reads the identity and timeline of the cluster. Returns an empty string if they are hidden.
+    """Returns the identity and timeline of the cluster; an empty string if they are hidden.
 
-    On a primary, the timeline is read from the name of the current log file, because the last
-    checkpoint still has the old timeline for some minutes after a failover.
+    On a primary, the timeline is taken from the name of the current log file, because the last
+    checkpoint has the old timeline for some minutes after a failover.
     """
     try:
         [(identity,)] = connection.rows(

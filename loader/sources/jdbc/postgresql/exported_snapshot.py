@@ -1,14 +1,14 @@
 """Exports one PostgreSQL snapshot to all readers and locks the tables until the run ends.
 
-TRUNCATE is not MVCC-safe, and neither is an ALTER that rewrites a table: afterwards the table is
-empty in older snapshots. Therefore the session acquires read locks on the tables before it creates
-the snapshot, as pg_dump does. TRUNCATE and ALTER then wait until the run ends.
+TRUNCATE, and an ALTER that rewrites a table, are not MVCC-safe: they empty the table in older
+snapshots. The session therefore acquires read locks on the tables before it creates the snapshot,
+as pg_dump does. TRUNCATE and ALTER then wait until the run ends.
 
 On a replica, no snapshot is exported. If a transaction with more than 64 savepoints is open on the
 primary, a snapshot that the replica exports lacks all open transactions (observed in PostgreSQL
-15.18 and 18.4). A session that imports it treats their rows as rolled back, and records this in the
-rows' hint bits. As a result, these rows are invisible to all sessions of the replica even after the
-transactions have committed.
+15.18 and 18.4). A session that imports such a snapshot treats the transactions' rows as rolled back
+and records this in the rows' hint bits. The rows then stay invisible to all sessions of the
+replica, even after the transactions commit.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ class ExportedSnapshot:
     """A snapshot that stays open until the run ends.
 
     Attributes:
-        name: the identifier with which other sessions import the snapshot. Empty on a replica,
-            where each session has a separate, later snapshot.
+        name: the identifier with which other sessions import the snapshot; empty on a replica,
+            where each session has its own, later snapshot.
         transactions: the snapshot's transaction state.
         blind: the reason why the age of open transactions is unknown; empty if it is known.
         settings: statements for sessions that read the snapshot.
         check: a statement that fails in a session whose own snapshot is older than this one; empty
             if the sessions import this snapshot.
         held: the names of the locked tables, which cannot be altered.
-        refused: the error for each table that could not be locked, keyed by table name.
+        refused: the errors of tables that could not be locked, keyed by table name.
     """
 
     name: str
@@ -63,15 +63,15 @@ def open_exported_snapshot(
     """Locks the tables and exports a snapshot. Releases both at the end of the block.
 
     Raises:
-        DatabaseError: if the server cannot export snapshots because it is another product that
-            uses PostgreSQL's protocol.
+        DatabaseError: if the server is another product with PostgreSQL's protocol that cannot
+            export snapshots.
     """
     with database.connect() as holder:
         no_timeouts = disable_timeouts(holder)
         for statement in (*no_timeouts, "set statement_timeout = 0"):
             holder.execute(statement)
         [(pid,)] = holder.rows("select pg_catalog.pg_backend_pid()")
-        # This uses the same session, because other sessions may be connected to another replica.
+        # `holder` must read this, because other sessions may be connected to another replica.
         unseen, unseen_from = read_unseen(holder)
         holder.begin()
         holder.execute("set transaction isolation level repeatable read read only")
@@ -101,9 +101,9 @@ def open_exported_snapshot(
 
 
 def _build_check(connection: Connection, transactions: TransactionMark) -> str:
-    """Returns a statement that fails on any replica that is behind the one of `connection`.
+    """Returns a statement that fails on a replica that is behind the one of `connection`.
 
-    It is needed because several replicas may share one address.
+    Several replicas may share one address.
     """
     kind = "pg" if connection.major_version >= 13 else "txid"
     current = f"pg_catalog.{kind}_snapshot_xmax(pg_catalog.{kind}_current_snapshot())"
@@ -117,15 +117,15 @@ def _build_check(connection: Connection, transactions: TransactionMark) -> str:
 _IGNORED_STATES = ("42809", "42501", "42P01", "0A000")
 """SQLSTATEs for relations that cannot be locked (wrong kind, denied, missing, unsupported)."""
 _LOCK_MILLISECONDS = 200
-"""The maximum time to wait for a table. After one second, PostgreSQL would check for deadlocks."""
+"""The maximum time to wait for a table. PostgreSQL would check for deadlocks after one second."""
 _PAUSE = 0.1
-"""The number of seconds between two attempts. Waiting sessions can then acquire their locks."""
+"""The number of seconds between two attempts, so that waiting sessions can acquire their locks."""
 
 
 def disable_timeouts(connection: Connection) -> tuple[str, ...]:
     """Returns statements that disable time limits for long or idle transactions.
 
-    Roles and databases often have such limits, but the transaction lasts as long as the run.
+    Roles and databases often have such limits, but the transaction must last as long as the run.
     """
     settings = ["idle_in_transaction_session_timeout"]
     if connection.major_version >= 17:
@@ -138,13 +138,12 @@ def lock_tables(
 ) -> tuple[frozenset[str], dict[str, DatabaseError]]:
     """Locks relations until the connection's transaction ends. Does not create a snapshot.
 
-    When PostgreSQL locks a parent table, it also locks its partitions and child tables. When it
-    locks a view, it also locks the tables that the view reads. Foreign tables, materialized views
-    and missing relations cannot be locked and are skipped. Any error occurs later, when they are
-    read.
+    PostgreSQL also locks the partitions and child tables of a table, and the tables that a view
+    reads. Foreign tables, materialized views and missing relations cannot be locked and are
+    skipped.
 
-    If another session has locked one of the relations, all locks are released before the next
-    attempt. Otherwise, a session that alters the tables in another order could cause a deadlock.
+    If another session holds a lock on a relation, all locks are released before the next attempt,
+    because a session that alters the tables in another order could cause a deadlock.
 
     Args:
         connection: a connection in a transaction that has not read anything yet.
@@ -153,7 +152,7 @@ def lock_tables(
 
     Returns:
         The names of the locked relations, and the errors keyed by name. An error means that another
-        session has locked the relation, or that the server has no memory for more locks.
+        session holds a lock on the relation, or that the server has no memory for more locks.
     """
     deadline = time.monotonic() + seconds
     connection.execute("savepoint free")
@@ -184,7 +183,7 @@ def _try_locks(
 
 
 def _try_lock(connection: Connection, *relations: str) -> ConnectionRefusedByServer | None:
-    """Locks either all relations, in one round trip, or none. Returns the error if one fails."""
+    """Locks either all relations, in one round trip, or none. Returns the error."""
     if not relations:
         return None
     try:

@@ -1,7 +1,7 @@
 """Finds late rows in PostgreSQL.
 
 :mod:`loader.sources.jdbc.postgresql.continuity` and
-:mod:`loader.sources.jdbc.postgresql.table_identity` describe how late rows occur.
+:mod:`loader.sources.jdbc.postgresql.table_identity` explain how late rows occur.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from loader.sources.jdbc.postgresql.table_identity import (
 from loader.spark.error_translation import DatabaseError
 
 _FLUSH_SECONDS = 3.0
-"""How many seconds to wait for the flush of the server's log before keeping the last checkpoint."""
+"""The maximum wait for the flush of the server's log; afterwards, the last checkpoint is kept."""
 _FIRST_FLUSH_SECONDS = 15.0
 
 
@@ -48,7 +48,7 @@ class PostgresLateCommits:
 
     Args:
         snapshot: the snapshot to search for late rows.
-        transactions: the snapshot's transaction state; None if it is unreadable.
+        transactions: the snapshot's transaction state; None if it cannot be read.
         blind: the reason why the age of open transactions is unknown; empty if it is known.
     """
 
@@ -84,8 +84,7 @@ class PostgresLateCommits:
         """Returns the checkpoint for the next sync.
 
         Raises:
-            DatabaseError: if this is the table's first sync and a crash could undo transactions
-                that it has read.
+            DatabaseError: if a crash could undo transactions that the table's first sync read.
         """
         if self.transactions is None:
             return None
@@ -121,9 +120,9 @@ class PostgresLateCommits:
     ) -> str | None:
         """Returns an SQL condition that selects late rows, or None if there cannot be any.
 
-        If the table was swept, these are the rows that the sweep has found. Otherwise, a lower
-        bound for the cursors of transactions that were open at the last sync is used, and they are
-        the rows at or above it. `lowest` allows the database to use an index on the cursor.
+        If the table was swept, late rows are the rows that the sweep found. Otherwise, they are the
+        rows at or above a lower bound for the cursors of transactions that were open at the last
+        sync. `lowest` lets the database use an index on the cursor.
         """
         before, now = self._read_comparable_mark(table, window), self.transactions
         if self._has_moved(table, window):
@@ -160,10 +159,7 @@ class PostgresLateCommits:
         return self._reach_open_transactions(table, window)
 
     def _reach_open_transactions(self, table: SourceTable, window: Window) -> Cursor | None:
-        """Returns a lower bound for the cursors of transactions that were open at the last sync.
-
-        Returns None if there is no such bound.
-        """
+        """Returns a lower bound for the cursors of transactions that were open at the last sync."""
         before, now = self._read_comparable_mark(table, window), self.transactions
         if before is None or now is None or window.cursor is None:
             return None
@@ -177,9 +173,8 @@ class PostgresLateCommits:
     def is_settled(self, table: SourceTable, window: Window) -> bool:
         """Returns whether the checkpoint must be stored even if there are no new rows.
 
-        It must be stored if the next sync would otherwise read the same rows again. It must also be
-        stored after `loader state set`, because the stored checkpoint may lack the transactions
-        that are open now.
+        Otherwise, the next sync might read the same rows again; and after `loader state set`, the
+        stored checkpoint may lack the transactions that are now open.
         """
         if self.transactions is None or window.low is None:
             return False
@@ -218,9 +213,9 @@ class PostgresLateCommits:
         """Returns the time at which the oldest open transaction started.
 
         This time was read before the snapshot, so the snapshot contains all earlier commits. The
-        raw table contains their rows if this sync reads all rows or has swept the table, or if no
-        transaction has written since the last sweep. Otherwise, rows may be missing, and the result
-        is None. It is also None for a backfill, which reads only a range.
+        raw table contains their rows if this sync reads all rows or swept the table, or if no
+        transaction wrote after the last sweep. Otherwise, and for a backfill, which reads only a
+        range, rows may be missing and the result is None.
         """
         now = self.transactions
         since = parse_known_start(now.since) if now is not None else None
@@ -232,21 +227,18 @@ class PostgresLateCommits:
         if sweep is not None and sweep.record.transactions is not now:
             seen = sweep.record.transactions
             if seen.compare_database(now) is not DatabaseContinuity.SAME or not seen.xmin:
-                return parse_utc(UNKNOWN_START)  # values of the other database do not apply here
+                return parse_utc(UNKNOWN_START)  # the record is from another database
             if seen.select_written_since(now) != "false":
                 return None
         return since
 
     def find_excluded(self, table: SourceTable) -> tuple[int, str]:
-        """Returns the number of rows that may have stopped matching the filter, and a condition.
-
-        The condition is SQL that selects these rows.
-        """
+        """Returns the number of rows that may have stopped matching the `where` option, and SQL."""
         sweep = self.sweeps.get(table.ref.name)
         return (sweep.excluded, sweep.exclusion) if sweep is not None else (0, "")
 
     def list_warnings(self, table: SourceTable, window: Window) -> tuple[str, ...]:
-        """Returns warnings about late rows. They do not stop the sync."""
+        """Returns warnings about late rows."""
         is_time = window.cursor is not None and window.cursor.type.is_time
         if not self.snapshot.dialect.shares_snapshots:
             return ()
@@ -311,7 +303,7 @@ class PostgresLateCommits:
         return tuple(notes)
 
     def _read_comparable_mark(self, table: SourceTable, window: Window) -> TransactionMark | None:
-        """Returns the last checkpoint, or None if it cannot identify the table's late rows."""
+        """Returns the last checkpoint, or None if the table's rows have no transaction ids."""
         return self._read_last_mark(window) if table.ref.native.stored else None
 
     def _read_last_mark(self, window: Window) -> TransactionMark | None:
@@ -321,12 +313,11 @@ class PostgresLateCommits:
         before = TransactionMark.from_mark(window.mark)
         if before is None or before.compare_database(self.transactions) is DatabaseContinuity.SAME:
             return before
-        # The checkpoint belongs to another database. If the user has set a cursor, it overrides the
-        # checkpoint.
+        # The checkpoint is from another database. A cursor that the user set overrides it.
         return None if _is_set_by_hand(window) else before
 
     def _has_moved(self, table: SourceTable, window: Window) -> bool:
-        """Returns whether a view or its database was replaced. If so, any row may be new."""
+        """Returns whether a view or its database was replaced, so that any row may be new."""
         before = self._read_last_mark(window)
         if before is None or self.transactions is None or table.ref.native.stored:
             return False
@@ -346,7 +337,7 @@ class PostgresLateCommits:
     def _has_changed_labels(self, table: SourceTable, window: Window) -> bool:
         """Returns whether all rows must be read because labels of their values were changed.
 
-        Returns false for a table without a key, where the new versions would not replace the old.
+        Without a key, the new versions of rows would not replace the old ones, so none are read.
         """
         return window.has_key and self.identities[table.ref.name].has_changed_labels(window.mark)
 
@@ -356,11 +347,10 @@ class PostgresLateCommits:
         return is_replicated or bool((window.mark or {}).get("replicated"))
 
     def _select_added(self, connection: Connection, table: SourceTable, window: Window) -> str:
-        """Returns an SQL condition for rows of partitions and child tables that were added.
+        """Returns an SQL condition for rows of added partitions and child tables.
 
-        Only tables that were added since the last sync count. The condition is empty if the window
-        already contains all their rows, which is usual for a new partition. Otherwise it includes a
-        lower bound for the cursor if possible, so that the database can use an index.
+        It is empty if the window contains all these rows, as is usual for a new partition. If
+        possible, it includes a lower bound for the cursor, so that the database can use an index.
         """
         identity = self.identities[table.ref.name]
         if window.cursor is None or self._read_comparable_mark(table, window) is None:
@@ -387,10 +377,7 @@ class PostgresLateCommits:
         return f"{condition} and {column} >= {self.snapshot.dialect.literal(bottom)}"
 
     def _sweep(self, connection: Connection, table: SourceTable, window: Window) -> Sweep:
-        """Sweeps a table if a sweep is due.
-
-        Counts the rows below the window that the last sweep could not see.
-        """
+        """Sweeps a table if due: counts rows below the window that the last sweep could not see."""
         before, now = self._read_comparable_mark(table, window), self.transactions
         identity = self.identities[table.ref.name]
         assert window.cursor is not None
@@ -401,8 +388,8 @@ class PostgresLateCommits:
             earlier = self.sweeps.get(table.ref.name)
             if earlier is None or not keeps_exclusions:
                 return Sweep(all_seen)
-            # The window now includes all rows that match the filter. Rows that have stopped
-            # matching must still become tombstones.
+            # The window now includes all rows that match the filter, but rows that stopped matching
+            # must still become tombstones.
             return replace(earlier, has_run=False, rows=0, lowest=None, condition="")
         has_reach = self._reach_open_transactions(table, window) is not None
         is_same = before.compare_database(now) is DatabaseContinuity.SAME
@@ -414,7 +401,7 @@ class PostgresLateCommits:
         interval = self.snapshot.source.read_options(table.ref).sweep
         must_scan = interval == "auto" and not has_reach and not window.has_lookback
         if record.transactions.compare_database(now) is not DatabaseContinuity.SAME:
-            # The record contains transaction ids of another database, so any row may be new.
+            # The record's transaction ids are from another database, so any row may be new.
             nothing_seen = replace(now, xmin=0, unseen=(), unseen_from=0)
             record = replace(record, transactions=nothing_seen)
             must_scan = interval != "never"
@@ -465,15 +452,14 @@ class PostgresLateCommits:
     def _has_exclusions(self, table: SourceTable) -> bool:
         """Returns whether a row becomes a tombstone when it stops matching the table's filter.
 
-        It does not if only the spec declares the key, because another row that has the key may
-        still match.
+        It does not if only the spec declares the key, because another row with the key may match.
         """
         is_declared = self.snapshot.source.read_options(table.ref).primary_key is None
         return is_declared and bool(table.ref.native.where and table.primary_key)
 
     @contextmanager
     def _without_time_limit(self, connection: Connection) -> Iterator[None]:
-        """Disables the role's time limit for statements, which may be meant for short queries."""
+        """Disables the role's `statement_timeout`, which may be meant for short queries."""
         if self.time_limit is None:
             setting = "select pg_catalog.current_setting('statement_timeout')"
             [(self.time_limit,)] = connection.rows(setting)
@@ -519,5 +505,5 @@ class PostgresLateCommits:
 
 
 def _is_set_by_hand(window: Window) -> bool:
-    """Returns whether `loader state set` has set the cursor since the checkpoint was stored."""
+    """Returns whether `loader state set` set the cursor after the checkpoint was stored."""
     return bool((window.mark or {}).get(BY_HAND))

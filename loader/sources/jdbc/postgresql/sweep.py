@@ -2,13 +2,12 @@
 
 A window contains the rows at or above the stored cursor. An application that computes the cursor
 may write a lower value: its clock may be behind, it may round times to hours, it may import old
-dates, or it may update a row without changing the cursor. PostgreSQL stores in each row the id of
-the transaction that wrote it. Therefore a sweep can count the rows below the window that were
-written by transactions that the last sweep could not see. If there are none, no other query of the
-sync scans the table.
+dates, or it may update a row without changing the cursor. In PostgreSQL, each row contains the id
+of the transaction that wrote it. A sweep counts the rows below the window whose transactions the
+last sweep could not see. If there are none, no other query of the sync scans the table.
 
-The state of the table records which transactions the last sweep could see. A stale record is safe:
-the next sweep finds some rows again that were already loaded, and the sync drops them.
+The table's state records which transactions the last sweep could see. A stale record does no harm:
+the next sweep finds some rows that were already loaded, and the sync drops them.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ SWEEP = "sweep"
 """The checkpoint's entry for the record of the last sweep."""
 
 _BYTES_PER_SECOND = 100e6
-"""The assumed speed of a scan if the last sweep was too small to measure the speed."""
+"""The assumed speed of a scan if the last sweep was too small to measure it."""
 _MEASURABLE_SECONDS = 0.1
 _MEASURABLE_BYTES = 1_000_000
 _ALWAYS_ALLOWED_SECONDS = 0.1
@@ -33,18 +32,17 @@ _SHARE = 0.05
 """The largest share of the time that `sweep: auto` spends on sweeping one table."""
 _NEGLIGIBLE_SECONDS = 0.05
 _NEGLIGIBLE_SECONDS_IF_SMALL = 1.0
-"""The limit for tables that are too small to measure. A slow sweep then means a busy machine."""
+"""The limit for tables that are too small to measure. Their sweep is slow on a busy machine."""
 
 
 @dataclass(frozen=True)
 class SweepRecord:
-    """The transactions that the last sweep of a table could see, and the cost of this sweep.
+    """The transactions that the last sweep of a table could see, and the cost of the sweep.
 
     Attributes:
         transactions: the transaction state of the sweep's snapshot.
-        at: the time of the sweep on the database's clock, in seconds since 1970; 0 if there was no
-            sweep.
-        bytes: the size of the table.
+        at: the database's time of the sweep, in seconds since 1970; 0 if there was no sweep.
+        bytes: the table's size.
         seconds: the duration of the sweep; 0 if a sync read all rows instead.
     """
 
@@ -70,7 +68,7 @@ class SweepRecord:
 
     @classmethod
     def from_mark(cls, mark: Mapping[str, Any] | None) -> SweepRecord | None:
-        """Parses the entry in a stored checkpoint. Returns None if there is no such entry."""
+        """Parses the entry in a stored checkpoint; None if there is no entry."""
         entry = (mark or {}).get(SWEEP)
         if entry is None:
             return None
@@ -87,7 +85,7 @@ class SweepRecord:
         return cls(transactions, at, bytes_, seconds)
 
     def is_behind(self, now: TransactionMark) -> bool:
-        """Returns whether the server is a replica that still lacks rows that the last sweep saw."""
+        """Returns whether the server is a replica that lacks rows that the last sweep saw."""
         if self.transactions.compare_database(now) is DatabaseContinuity.BEHIND:
             return True
         return now.replica and now.log_end < self.transactions.log_end
@@ -97,7 +95,7 @@ class SweepRecord:
 
         Args:
             interval: the table's `sweep` option.
-            bytes_: the current size of the table.
+            bytes_: the table's current size.
             clock: the database's clock, in seconds since 1970.
         """
         if interval in ("always", "never"):
@@ -119,13 +117,13 @@ class Sweep:
     Attributes:
         record: the record to store.
         has_run: whether the table was swept.
-        rows: the number of rows that the sweep has found below the window.
-        lowest: the lowest cursor of these rows; None if there are none.
-        condition: an SQL condition that selects these rows; empty if there are none.
+        rows: the number of rows that the sweep found below the window.
+        lowest: the lowest cursor of `rows`; None if there are none.
+        condition: an SQL condition that selects `rows`; empty if there are none.
         must_store: whether the record must be stored even if no row is appended.
-        excluded: the number of rows, with any cursor, that were written since the last sweep and do
+        excluded: the number of rows, with any cursor, that were written after the last sweep and do
             not match the `where` option. The raw table may contain earlier versions that matched.
-        exclusion: an SQL condition that selects these rows; empty if there are none.
+        exclusion: an SQL condition that selects `excluded`; empty if there are none.
     """
 
     record: SweepRecord
@@ -141,11 +139,13 @@ class Sweep:
 def must_store(before: SweepRecord, after: SweepRecord, rows: int, interval: str) -> bool:
     """Returns whether a sweep's record must be stored even if no row is appended.
 
-    It need not be stored if the sweep found no rows and took little time, because the next sync can
-    repeat the sweep. A sync that finds nothing new then writes no state.
+    After a quick sweep without rows, a sync need not write its state, because the next sync can
+    repeat the sweep.
 
     Args:
-        rows: the number of rows that the sweep has found.
+        before: the last sweep's record.
+        after: this sweep's record.
+        rows: the number of rows that the sweep found.
         interval: the table's `sweep` option.
     """
     is_valid = (

@@ -1,10 +1,12 @@
 """Detects changes in the set of PostgreSQL tables that store a table's rows.
 
-Open transactions are not the only cause of late rows. If a table is attached as a partition, or
-renamed to replace another table, it may contain rows that were written before the last sync. Rows
-from logical replication have times from the publisher's clock, and these times may be earlier than
-the start of every local transaction. Renaming an enum label changes values in rows although no
-transaction has written these rows.
+Open transactions are not the only cause of late rows:
+
+- A table that is attached as a partition, or renamed to replace another table, may contain rows
+  that were written before the last sync.
+- Rows from logical replication have times from the publisher's clock, which may be earlier than the
+  start of every local transaction.
+- Renaming an enum label changes values in rows that no transaction wrote.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import Any
 from loader.sources.jdbc.connections import Connection
 
 _FIRST_USER_ID = 16384
-"""The lowest object id that a type created by a user can have."""
+"""The lowest object id of types that users create."""
 _LONGEST = 20_000
 """The maximum length of a list in a checkpoint. A longer list is stored as a hash."""
 
@@ -32,17 +34,17 @@ class TableIdentity:
     Attributes:
         root: the object id of the table.
         tables: the object ids of the table and of all its partitions and child tables.
-        replicated: whether logical replication may write rows, whose times are then from another
-            server's clock.
+        replicated: whether logical replication may write rows, so that their times may be from
+            another server's clock.
         database: the object id of the database. It distinguishes copies (``create database …
             template``), which have the same table ids.
-        columns: the number and type of each column, keyed by name. The number for a name changes if
-            the column is recreated, or if another column receives the name.
+        columns: the number and type of each column, keyed by name. The number changes if the column
+            is recreated, or if another column receives the name.
         view: a hash of the name and definition of a view; empty for tables.
-        view_in_path: a hash of the definition that depends on the search_path. Older checkpoints
-            contain this hash.
-        labels: maps the object id of each enum in the columns to its labels, and the number of each
-            virtual column to its expression. Both determine values that are not stored in rows.
+        view_in_path: a hash of the definition that depends on the search_path, as in older
+            checkpoints.
+        labels: values that are not stored in rows: the labels of the columns' enums, keyed by the
+            enum's object id; and the expressions of virtual columns, keyed by column number.
         bytes: the size of the stored rows, without their TOAST tables.
         clock: the database's clock, in seconds since 1970.
     """
@@ -72,11 +74,10 @@ class TableIdentity:
         return mark | ({"replicated": True} if self.replicated else {})
 
     def list_added(self, mark: Mapping[str, Any] | None) -> frozenset[int]:
-        """Returns the tables that were added since a checkpoint was stored.
+        """Returns the tables that were added after a checkpoint was stored.
 
-        Returns all tables if they have changed and the checkpoint contains only their hash, if the
-        name referred to a view, if a column's name now refers to another column, or if the
-        checkpoint is from another database.
+        Returns all tables if the checkpoint contains only a hash, which differs; if the table was a
+        view; if a column's name now refers to another column; or if the database is another one.
         """
         if self.is_in_other_database(mark) or self.has_renamed_column(mark):
             return self.tables
@@ -89,7 +90,7 @@ class TableIdentity:
         return self.tables - set(map(int, stored_ids))
 
     def is_replaced(self, mark: Mapping[str, Any] | None) -> bool:
-        """Returns whether another table has replaced the table since the checkpoint was stored."""
+        """Returns whether another table replaced the table after a checkpoint was stored."""
         before = str((mark or {}).get("tables") or "")
         if self.is_in_other_database(mark) or self.has_renamed_column(mark):
             return True
@@ -99,8 +100,8 @@ class TableIdentity:
     def has_renamed_column(self, mark: Mapping[str, Any] | None) -> bool:
         """Returns whether a column's name now refers to another column than in a checkpoint.
 
-        Returns true, too, if a column was changed to another text type, which rewrites its values.
-        Other type changes are detected elsewhere, because they change the column's type in Spark.
+        Changing a text type, which rewrites the column's values, also counts. Other changes of type
+        are detected by the column's type in Spark.
         """
         stored = str((mark or {}).get("columns") or "").split()
         before = dict(column.split(":") for column in stored)
@@ -112,10 +113,9 @@ class TableIdentity:
         return False
 
     def has_changed_labels(self, mark: Mapping[str, Any] | None) -> bool:
-        """Returns whether labels or expressions (:attr:`labels`) have changed since a checkpoint.
+        """Returns whether :attr:`labels` changed after a checkpoint. Added labels do not count.
 
-        Added labels do not count as a change. If the checkpoint has no entry for labels, returns
-        whether there are any now.
+        If the checkpoint has no entry for labels, returns whether there are any now.
         """
         before = (mark or {}).get("labels")
         if not mark or before is None:
@@ -131,7 +131,7 @@ class TableIdentity:
 
     @cached_property
     def _named(self) -> dict[str, str]:
-        """The columns, keyed by a short hash of their names."""
+        """The columns, keyed by a hash of the name."""
         return {f"{zlib.crc32(name.encode()):08x}": kind for name, kind in self.columns.items()}
 
     def is_in_other_database(self, mark: Mapping[str, Any] | None) -> bool:
@@ -140,10 +140,7 @@ class TableIdentity:
         return before is not None and before != self.database
 
     def is_redefined(self, mark: Mapping[str, Any] | None) -> bool:
-        """Returns whether a view has changed since a checkpoint was stored.
-
-        It has changed if it was a table, or if it had another name or definition.
-        """
+        """Returns whether a view was a table in a checkpoint, or had another name or definition."""
         before = (mark or {}).get("view")
         was_table = bool((mark or {}).get("tables"))
         if before is None:
@@ -163,19 +160,19 @@ _NAMES = ("tables", "replicated", "database", "columns", "view", "labels")
 
 
 def hash_text(text: str) -> str:
-    """Returns the md5 of a string. Computed here, because databases in FIPS mode forbid md5."""
+    """Returns the md5 of a string, which databases in FIPS mode cannot compute."""
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
 
 def read_table_identity(connection: Connection, relation: str) -> TableIdentity:
-    """Reads the identity of a table, within the transaction of a connection.
+    """Reads the identity of a table, within the connection's transaction.
 
-    The text of a view's definition depends on the search_path. Therefore the query sets a fixed
-    search_path and restores the previous one afterwards. The subqueries run in this order because
-    each uses the result of the one before it.
+    A view's definition is formatted with a fixed search_path, on which it depends. Each subquery
+    uses the previous one's result, so that the search_path is set before the definition is read and
+    restored afterwards.
 
-    PostgreSQL records which tables a subscription writes to, but not which tables other replication
-    origins write to. If there is another origin, every table is treated as replicated.
+    PostgreSQL records which tables a subscription writes, but not which tables other replication
+    origins write. If there is another origin, every table counts as replicated.
 
     Args:
         relation: the quoted name of the table, as a string literal; ``null`` for a query, whose
@@ -273,12 +270,7 @@ def read_table_identity(connection: Connection, relation: str) -> TableIdentity:
 
 
 def _read_labels(connection: Connection, relation: str, is_virtual: str) -> Mapping[str, str]:
-    """Reads the labels of the enums in the columns, and the expressions of virtual columns.
-
-    Args:
-        relation: the quoted name of the table, as a string literal.
-        is_virtual: an SQL condition that is true for virtual columns in ``pg_attribute``.
-    """
+    """Reads :attr:`TableIdentity.labels`; `is_virtual` is SQL for ``pg_attribute``."""
     rows = connection.text_rows(
         f"""
         with recursive attributes as (
@@ -322,8 +314,11 @@ def _read_labels(connection: Connection, relation: str, is_virtual: str) -> Mapp
 def find_lowest(connection: Connection, tables: Iterable[int], minimum: str) -> list[str] | None:
     """Returns the minimum of each table that is not empty.
 
-    Returns None if the role cannot read all rows of a table. A role may have the privilege to read
-    a parent table but not its partitions.
+    Returns None if the role cannot read all rows of each table: it may have the privilege to read a
+    parent table but not its partitions.
+
+    Args:
+        minimum: SQL for the minimum.
     """
     ids = ", ".join(map(str, sorted(tables)))
     privileges = connection.rows(
