@@ -1,1 +1,1 @@
-"""Selects the rows to read, and orders and compares the versions of rows."""
+"""Selects the rows to read, and orders and compares their versions."""

@@ -43,11 +43,11 @@ class Stamp:
 def stamp_rows(rows: DataFrame, stamp: Stamp) -> DataFrame:
     """Adds the ``_cq_`` columns.
 
-    ``_cq_seq`` contains unique numbers that increase in the source's order and may have gaps.
+    ``_cq_seq`` contains unique numbers that increase in the source's order, possibly with gaps.
 
     Args:
-        rows: the source's rows. An optional column `_cq_deleted` flags additional tombstones. A
-            column `_cq_seq` is required if the partitions are not in the source's order.
+        rows: the source's rows. An optional column `_cq_deleted` flags additional tombstones. If
+            the partitions are not in the source's order, a column `_cq_seq` is required.
     """
     source_rows = rows.drop(DELETED, SEQUENCE)
     is_numbered = SEQUENCE in rows.columns
@@ -65,11 +65,11 @@ def stamp_rows(rows: DataFrame, stamp: Stamp) -> DataFrame:
 
 
 def is_tombstone(rows: DataFrame, column: str | None) -> Column:
-    """Returns a boolean column that flags tombstones. The column contains no nulls.
+    """Returns a boolean column without nulls that is true for tombstones.
 
     Args:
-        column: the column that flags deleted rows; None if there is no such column. A row is
-            flagged if the value is true, a date, a time, or a number other than 0.
+        column: the source's column that flags deleted rows; None if there is none. A row is deleted
+            if the value is true, a date, a time, or a number other than 0.
     """
     if column is None:
         return f.lit(False)

@@ -1,18 +1,18 @@
 """Computes how far the times of late rows may be below the stored cursor.
 
-Many applications compute a row's time themselves. They do so before the transaction begins, and
-their clock may be behind the database's clock. They may also truncate the time to a second, an hour
-or a day. If the database does not show which rows are new, the loader finds such rows only if the
-next window begins lower. It begins lower by the sum of two times:
+Many applications compute a row's time themselves, before the transaction starts. Their clock may be
+behind the database's, and they may truncate the time to a second, an hour or a day. If the database
+does not show which rows are new, the loader finds such rows only if the next window starts lower.
+It starts lower by the sum of two durations:
 
-- The allowance (slack) for clocks that are behind: the table's `lookback`, or else
+- The allowance for clocks that are behind (slack): the table's `lookback`, or else
   :data:`DEFAULT_SLACK`.
 - The unit to which the column's values are truncated. A value that is truncated to whole hours may
   be up to an hour too low.
 
-Each sync derives the unit from the lowest and the highest cursor of its window, which it reads
-anyway. If a column is truncated, both of these values are truncated. If both values only look
-truncated, the next window is larger than necessary, but never too small.
+Each sync derives the unit from the lowest and the highest cursor of its window. In a truncated
+column, both are truncated. If they only look truncated, the next window is larger than necessary,
+but never too small.
 """
 
 from __future__ import annotations
@@ -28,27 +28,24 @@ from loader.rows.window import Window
 DEFAULT_SLACK = 300
 """How many seconds an application's clock may be behind the database's if there is no `lookback`.
 
-Five minutes is also the largest difference between two clocks that Kerberos accepts by default.
-Rereading the rows of five minutes costs little compared with reading a table, and unchanged rows
-are dropped.
+Kerberos accepts the same difference by default. Rereading the rows of five minutes costs little.
 """
 
 SECOND, MINUTE, HOUR, DAY = 1, 60, 3600, 86400
 UNITS = {MINUTE: "minute", HOUR: "hour", DAY: "day"}
-"""The names of the units that make the next window noticeably larger."""
+"""The units that make the next window noticeably larger, and their names."""
 
 _UNIT = "unit"
 """The checkpoint's entry for the unit of the cursor column."""
 _FLOOR = "floor"
-"""The checkpoint's entry for a cursor that a user has set in order to skip the rows below it."""
+"""The checkpoint's entry for a cursor that a user set to skip the rows below it."""
 
 
 def measure_unit(*cursors: Cursor | None) -> int | None:
-    """Returns the unit, in seconds, to which all of these times are truncated.
+    """Returns the unit in seconds to which all of these times are truncated.
 
-    0 means that a time has a fraction of a second. None means that no times were given. Whole
-    quarters of an hour count as hours, because a whole hour in another time zone may fall on a
-    quarter of an hour in UTC.
+    Returns 0 if a time has a fraction of a second, and None if there are no times. Whole quarters
+    of an hour count as hours, because some time zones differ from UTC by quarters of an hour.
     """
     return min((_measure(cursor) for cursor in cursors if cursor is not None), default=None)
 
@@ -72,15 +69,15 @@ def find_slack(window: Window) -> int:
         return 0
     unit = int((window.mark or {}).get(_UNIT, DAY))  # an unknown unit may be the largest
     if window.cursor.type is CursorType.DATE:
-        unit = 0  # the bound is a date, so it is rounded down
+        unit = 0  # the bound is rounded down to a date
     elif window.cursor.type is CursorType.TIMESTAMPTZ and unit == HOUR:
-        # A day in another time zone may begin at any whole hour in UTC, and may have 25 hours.
+        # A day in another time zone may start at any whole hour in UTC, and may have 25 hours.
         unit = DAY + HOUR
     return window.slack + unit
 
 
 def limit_reach(reach: Cursor, window: Window) -> Cursor:
-    """Raises a lower bound if it is below the lowest cursor that the user wants to load."""
+    """Returns the bound, but at least the lowest cursor that the user wants to load."""
     floor = (window.mark or {}).get(_FLOOR)
     limits = [window.initial, Cursor.parse(str(floor), reach.type) if floor else None]
     return max(
@@ -92,8 +89,8 @@ def limit_reach(reach: Cursor, window: Window) -> Cursor:
 def lower_window(window: Window) -> Window:
     """Returns the window for a source that shows neither new rows nor open transactions.
 
-    The slack is subtracted from the stored cursor to get the start of the window. If there is no
-    checkpoint, the user has set the cursor, so the window begins exactly at this cursor.
+    The window starts at the stored cursor minus the slack. If there is no checkpoint, the user set
+    the cursor, so the window starts exactly there.
     """
     stored = window.stored_cursor
     if window.slack is None or window.mark is None or stored is None or window.low is None:

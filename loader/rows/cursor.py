@@ -1,8 +1,8 @@
-"""Cursor values, which are stored as exact strings with a type and an order.
+"""Cursor values, which are exact strings with a type and an order.
 
-A cursor is passed as a string from the database to the state and back, so it is never converted to
-a float or rounded. Only digits beyond the microsecond are truncated. As a result, the next window
-begins at or before the row's actual cursor.
+A cursor is passed as a string from the database to the state and back, so it is never rounded. Only
+digits beyond the microsecond are truncated, so the next window starts at or before the row's actual
+cursor.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EXACT = Context(prec=200)
 
 
 class CursorType(str, Enum):
-    """The type of a cursor, which determines how values are parsed, compared and put into SQL."""
+    """Determines how cursor values are parsed, compared and put into SQL."""
 
     INTEGER = "integer"
     DECIMAL = "decimal"
@@ -76,7 +76,7 @@ _SPARK_TYPES = {
 }
 
 _MOST_DIGITS = 1000
-"""The maximum number of digits. A short string with an exponent could stand for billions."""
+"""The maximum number of digits, because a short string such as 1e1000000000 has many more."""
 
 _TIMESTAMP = re.compile(
     r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d(?::\d\d)?)(?:\.(\d+))?(Z|[+-]\d\d:?\d\d|[+-]\d\d)?"
@@ -87,8 +87,8 @@ _TIMESTAMP = re.compile(
 class Cursor:
     """A cursor value with its exact text and type.
 
-    Instances are created by :meth:`parse`, which normalizes timestamps to
-    ``2025-01-01 00:00:00``, or to ``2025-01-01 00:00:00.123456`` if there is a fraction.
+    Created by :meth:`parse`, which normalizes timestamps to ``2025-01-01 00:00:00``, or to
+    ``2025-01-01 00:00:00.123456`` if there is a fraction.
     """
 
     text: str
@@ -96,9 +96,9 @@ class Cursor:
 
     @classmethod
     def parse(cls, text: str, type_: CursorType) -> Cursor:
-        """Parses a cursor from a string that comes from a database, a spec or a state row.
+        """Parses a cursor from a database, a spec or the state.
 
-        Digits beyond the microsecond are truncated. Times with an offset are converted to UTC.
+        Truncates digits beyond the microsecond, and converts times that have an offset to UTC.
 
         Raises:
             ValueError: if the text is not a value of the type.
@@ -121,7 +121,7 @@ class Cursor:
             return cls(format(number, "f"), type_)
         if type_ is CursorType.DOUBLE:
             if not math.isfinite(float(text)):
-                # As a stored cursor, NaN or infinity would exclude all later rows.
+                # If NaN or infinity were stored, all later rows would be skipped.
                 raise ValueError(f"{text!r} is not a finite number")
             return cls(repr(float(text)), type_)
         if type_ is CursorType.DATE:
@@ -134,7 +134,7 @@ class Cursor:
 
     @staticmethod
     def is_finer(text: str | None, type_: CursorType) -> bool:
-        """Returns whether a cursor's text in the source has digits that :meth:`parse` truncates."""
+        """Returns whether :meth:`parse` truncates digits of the text."""
         times = (CursorType.TIMESTAMP, CursorType.TIMESTAMPTZ)
         return type_ in times and re.search(r"\.\d{6}\d*[1-9]", text or "") is not None
 
@@ -148,10 +148,7 @@ class Cursor:
 
     @property
     def order(self) -> Any:
-        """A value that sorts like the cursor in the source, except for strings.
-
-        Only the database can order string cursors, because it applies their collation.
-        """
+        """A value that sorts as in the source, except for strings, which the source may collate."""
         if self.type is CursorType.INTEGER:
             return int(self.text)
         if self.type is CursorType.DECIMAL:
@@ -165,7 +162,7 @@ class Cursor:
         return self.text
 
     def minus(self, lookback: Lookback | None) -> Cursor:
-        """Subtracts a lookback from the cursor. For a date, rounds the lookback up to whole days.
+        """Subtracts a lookback, which is rounded up to whole days for a date.
 
         Raises:
             TableError: if the lookback does not fit the cursor's type.
@@ -176,8 +173,7 @@ class Cursor:
             span = dt.timedelta(seconds=lookback.seconds)
             if self.type is CursorType.DATE:
                 span = dt.timedelta(days=-(-span // dt.timedelta(days=1)))
-            # The result never falls below the year 1. Cursors in that year occur, because it is a
-            # common default value.
+            # The result must not fall below the year 1, in which a common default value lies.
             first = dt.date.min if self.type is CursorType.DATE else dt.datetime.min
             lower = self.order - min(span, self.order - first)
             text = lower.isoformat() if self.type is CursorType.DATE else _format_datetime(lower)
@@ -195,7 +191,7 @@ class Cursor:
 
 
 def read_clock(type_: CursorType) -> Cursor | None:
-    """Returns this machine's current time in UTC as a cursor, or None if the type is not a time."""
+    """Returns the machine's current time in UTC as a cursor; None if the type is not a time."""
     if not type_.is_time:
         return None
     now = dt.datetime.now(dt.timezone.utc).replace(tzinfo=None)
@@ -203,10 +199,7 @@ def read_clock(type_: CursorType) -> Cursor | None:
 
 
 def choose_later(left: Cursor | None, right: Cursor | None) -> Cursor | None:
-    """Returns the later of two cursors of the same type. For strings, returns `right`.
-
-    See :attr:`Cursor.order`.
-    """
+    """Returns the later of two cursors; for strings, which cannot be compared, `right`."""
     if left is None or right is None:
         return right or left
     if right.type is CursorType.STRING:
@@ -218,7 +211,7 @@ def parse_stored(text: str, type_: str, where: str) -> Cursor:
     """Parses a stored cursor.
 
     Raises:
-        StateError: if the text is not a value of the cursor's type.
+        StateError: if the text is not a value of the type.
     """
     try:
         return Cursor.parse(text, CursorType(type_))

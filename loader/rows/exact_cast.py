@@ -40,8 +40,8 @@ def parse_data_type(name: str) -> t.DataType:
 def cast_exactly(text: Column, target: t.DataType, name: str, hides_value: bool = False) -> Column:
     """Casts a string column to a type. The query fails if the cast would change a value.
 
-    For example, it fails if a value has too many digits for a number type, if a date has a time of
-    day, or if a timestamp without time zone has a time zone.
+    For example, a number has too many digits, a date has a time of day, or a timestamp without time
+    zone has a time zone.
 
     Args:
         text: the string column.
@@ -91,7 +91,7 @@ def cast_exactly(text: Column, target: t.DataType, name: str, hides_value: bool 
 def cast_to_text(column: Column, kind: t.DataType, name: str) -> Column:
     """Casts a column to strings. The query fails if bytes are not UTF-8.
 
-    Otherwise the result is the same as in Spark, except that structs, arrays and maps become JSON.
+    Structs, arrays and maps become JSON. All other values become the same strings as in Spark.
 
     Args:
         column: the column to cast.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def cursor_literal(cursor: Cursor, data_type: t.DataType) -> Column:
     """Converts a cursor to a literal of a column's type, so that Iceberg can prune files."""
-    from pyspark.sql import functions as f  # a late import, because `loader status` needs no Spark
+    from pyspark.sql import functions as f  # imported late, because `loader status` needs no Spark
     from pyspark.sql import types as t
 
     target = t.LongType() if cursor.type is CursorType.INTEGER else data_type

@@ -1,8 +1,8 @@
 """Masks columns in Spark.
 
-The `hash` mask is HMAC-SHA-256. Spark shows the literals of a query in plans, in the UI, in the
-event log and in errors. Therefore a secret is not a literal. It is a column of a one-row DataFrame
-that is joined to the rows. Plans do not show the contents of such a DataFrame.
+The `hash` mask is HMAC-SHA-256. Spark shows a query's literals in plans, in the UI, in the event
+log and in errors. A secret is therefore not a literal, but a column of a one-row DataFrame that is
+joined to the rows. Plans do not show the contents of the DataFrame.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _INNER, _OUTER = "_cq_mask_inner", "_cq_mask_outer"
 
 
 def derive_secrets(masks: Mapping[str, str], key: bytes | None) -> dict[str, bytes]:
-    """Returns the secrets for :func:`mask_column`, which are the two blocks that HMAC derives.
+    """Returns the two blocks that HMAC derives from the key; nothing if there is no `hash` mask.
 
     Args:
-        masks: the mask of each column. If no column has the `hash` mask, there are no secrets.
+        masks: the mask of each column.
         key: the key for the `hash` mask.
     """
     if HASH not in masks.values():
@@ -38,7 +38,7 @@ def derive_secrets(masks: Mapping[str, str], key: bytes | None) -> dict[str, byt
 
 
 def add_secrets(rows: DataFrame, secrets: Mapping[str, bytes]) -> DataFrame:
-    """Adds a binary column for each secret. The column contains the secret in every row."""
+    """Adds a binary column for each secret, which contains the secret in every row."""
     if not secrets:
         return rows
     session: Any = rows.sparkSession
@@ -51,15 +51,15 @@ def add_secrets(rows: DataFrame, secrets: Mapping[str, bytes]) -> DataFrame:
     java_rows.add(jvm.org.apache.spark.sql.RowFactory.create(values))
     java_schema = jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
     frame = DataFrame(session._jsparkSession.createDataFrame(java_rows, java_schema), session)
-    # The hint makes Spark send the secrets to the partitions. The partitions keep their row order.
+    # With a broadcast join, the partitions keep their row order.
     return rows.crossJoin(f.broadcast(frame))
 
 
 def mask_rows(rows: DataFrame, masks: Mapping[str, str], key: bytes | None) -> DataFrame:
-    """Returns the rows with masked values. Columns that have no mask are unchanged.
+    """Returns the rows with masked values.
 
     Args:
-        masks: the mask of each column. Columns that the rows lack are ignored.
+        masks: the mask of each masked column. Columns that the rows lack are ignored.
         key: the key for the `hash` mask.
     """
     names, schema = rows.columns, rows.schema
@@ -76,8 +76,8 @@ def mask_column(value: Column, data_type: t.DataType, mask: str) -> Column:
     """Returns the masked value. Nulls stay null.
 
     Args:
-        data_type: the type of the column.
-        mask: the mask. For `hash`, the rows must have the columns that :func:`add_secrets` adds.
+        data_type: the column's type.
+        mask: the mask. For `hash`, the rows must have the columns of :func:`add_secrets`.
     """
     kind, _, count = mask.partition(": ")
     if kind == "null":

@@ -1,7 +1,7 @@
 """Masks single values in Python.
 
-Connectors use these functions for records that they write to disk before Spark reads them. The
-Spark expressions in :mod:`loader.rows.mask_columns` produce the same results.
+Connectors use these functions for records that they write to disk before Spark reads them. They
+return the same results as the Spark expressions in :mod:`loader.rows.mask_columns`.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ HASH = "hash"
 REDACTED = "***"
 """The string that replaces a value, or the hidden part of a value."""
 ADDRESS = r"^\s*[^@\s]+@([^@\s<>,;:()\[\]\"]+\.[^@\s<>,;:()\[\]\".]+)\s*"
-"""A regular expression for an e-mail address that works in both Java and Python. Its group captures
-the domain. Callers append an anchor for the end of the string: `\\z` in Java, `\\Z` in Python."""
+"""Matches an e-mail address in Java and Python; the group captures the domain. Callers append an
+anchor for the end of the string: `\\z` in Java, `\\Z` in Python."""
 UPPER, LOWER = "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz"
-"""The letters that the `domain` mask converts to lower case. Other letters are not converted,
-because the result would depend on the Unicode version."""
+"""The letters that the `domain` mask converts to lower case. For other letters, the result would
+depend on the Unicode version."""
 
 _ADDRESS = re.compile(ADDRESS + r"\Z", re.ASCII)
 _TO_LOWER = str.maketrans(UPPER, LOWER)
 
 
 def make_mask(mask: str, key: bytes | None) -> Callable[[Any], Any]:
-    """Returns a function that masks a value of a column. Callers must not pass null.
+    """Returns a function that masks a value other than null.
 
-    The function accepts strings, integers, decimals without a fraction, dates, times and bytes. For
-    the masks `redact` and `null`, it accepts any value::
+    The function accepts strings, integers, decimals without a fraction, dates, times and bytes. The
+    masks `redact` and `null` accept any value::
 
         make_mask("last: 4", None)("4111111111111111") == "***1111"
 
@@ -57,7 +57,7 @@ def make_mask(mask: str, key: bytes | None) -> Callable[[Any], Any]:
 
 
 def find_mask(name: str, masks: Mapping[str, str]) -> str | None:
-    """Returns the mask of a column or field, or None if it has none. Names are case-insensitive.
+    """Returns the mask of a column or field, or None. Names are case-insensitive.
 
     An exact name overrides wildcards, and a later wildcard overrides an earlier one.
 
@@ -68,7 +68,7 @@ def find_mask(name: str, masks: Mapping[str, str]) -> str | None:
     for pattern, mask in masks.items():
         if is_wildcard(pattern) and fnmatchcase(name.lower(), pattern.lower()):
             found = mask
-    # A column's actual name may look like a wildcard.
+    # The name of a column may look like a wildcard.
     by_name = {pattern.lower(): mask for pattern, mask in masks.items()}
     return by_name.get(name.lower(), found)
 

@@ -3,12 +3,12 @@
 A row is redelivered if it is identical to the newest version of its key in the raw table. Older
 versions are irrelevant, so a value that changes back (A, B, A) is a new version.
 
-If the source declares the key, it returns only the current version of each key. This version is
-newer than the newest version in the raw table even if its cursor is lower. Its cursor may be lower
-because its transaction began earlier but committed later (`now()` is the time at which a
-transaction started). Or an update may have set the cursor column back, or left it unchanged. Such a
-row overrides the order of cursors, and its batch begins a new generation (``_cq_generation``). A
-version is newer than all versions of earlier generations.
+A source that declares the key returns only the current version of each key. This version is newer
+than all versions in the raw table, even if its cursor is not higher: its transaction may have
+started earlier but committed later (`now()` is the start of the transaction), or an update may have
+set the cursor back or left it unchanged. Such a row overrides the order of cursors: its batch
+starts a new generation (``_cq_generation``), whose versions are newer than all versions of earlier
+generations.
 """
 
 from __future__ import annotations
@@ -48,18 +48,16 @@ def flag_redelivered(
     is_authoritative: bool,
     has_base: bool = False,
 ) -> DataFrame:
-    """Adds three boolean columns to the rows of a batch.
+    """Adds three boolean columns, which compare a row with its key's newest version in `raw`.
 
-    The columns compare a row with the newest version of its key in the raw table:
+    - ``_cq_redelivered``: the newest version is identical.
+    - ``_cq_overrules``: the row is newer, but its cursor does not show it, because the newest
+      version's cursor is higher, or is the same and below the window.
+    - ``_cq_cursor_unmoved``: the newest version has the same cursor but other values.
 
-    - ``_cq_redelivered`` is true if that version is identical.
-    - ``_cq_overrules`` is true if the row is newer but its cursor does not show it. Either that
-      version has a higher cursor, or both have the same cursor and it is below the window.
-    - ``_cq_cursor_unmoved`` is true if that version has the same cursor but other values.
-
-    In the raw table, only rows at or above the window's lower bound are read. The bound is a
-    literal, so Iceberg prunes files, and the cost depends only on the size of the window. If the
-    cursor is a string that the source does not order by bytes, all rows of the raw table are read.
+    Only rows of the raw table at or above the window's lower bound are read, so the cost depends
+    only on the size of the window. If the cursor is a string that the source does not order by
+    bytes, all rows are read.
 
     Args:
         raw: the raw table.
@@ -103,12 +101,12 @@ def flag_redelivered(
     if is_authoritative:
         redelivered = newest_version.isNotNull() & same_cursor & same_payload
     else:
-        # A row counts as existing only if it is in the raw table in the same generation.
+        # Only rows of the same generation count as existing.
         exists = f.array_contains("_cq_placed", f.struct(f.col(GENERATION), payload))
         in_raw = f.coalesce(exists, f.lit(False))
-        # Several rows of a key may have the newest cursor that the raw table has for the key. They
-        # are either all dropped or all appended. If A and B were reread and only B were dropped, A
-        # would become the newest version.
+        # If several rows of a key have the newest version's cursor, either all are dropped or all
+        # are appended. If A and B were reread and only B were dropped, A would become the newest
+        # version.
         group = Over.partitionBy(*(f.col(quote_name(name)) for name in key), same_cursor)
         all_in_raw = f.min(in_raw).over(group)
         last = f.max(f.struct(f.col(SEQUENCE), payload.alias("payload"))).over(group)["payload"]
@@ -121,8 +119,8 @@ def flag_redelivered(
     newest_cursor = newest_version["cursor"]
     is_below = newest_cursor.isNotNull() & (cursor_value.isNull() | (cursor_value < newest_cursor))
     if cursor is not None and window.low is not None:
-        # If both have the same cursor, an update did not change it. If that cursor is below the
-        # window, only a new generation shows that the row is newer.
+        # If an update did not change a cursor below the window, only a new generation shows that
+        # the row is newer.
         low = cursor_literal(window.low, rows.schema[cursor].dataType)
         is_below |= same_cursor & (cursor_value < low)
     overrules = f.coalesce(is_below, f.lit(False)) if is_authoritative else f.lit(False)
@@ -135,10 +133,9 @@ def flag_redelivered(
 
 
 def has_lost_cursor(new_rows: DataFrame, raw: DataFrame, key: Sequence[str], cursor: str) -> bool:
-    """Returns whether any new row has a null cursor although its key has one in the raw table.
+    """Returns whether any new row has a null cursor although its key has a cursor in the raw table.
 
-    The function reads all keys of the raw table, so it is called only if new rows have null
-    cursors.
+    Expensive, because all keys of the raw table are read.
     """
     lost = new_rows.where(f.col(quote_name(cursor)).isNull())
     with_cursor = raw.where(f.col(quote_name(cursor)).isNotNull())
@@ -146,9 +143,9 @@ def has_lost_cursor(new_rows: DataFrame, raw: DataFrame, key: Sequence[str], cur
 
 
 def select_keys(raw: DataFrame, rows: DataFrame, key: Sequence[str]) -> DataFrame:
-    """Returns the rows of the raw table that have the key of one of the given rows.
+    """Returns the rows of the raw table that have the key of one of `rows`.
 
-    There should be few given rows, because their keys are broadcast.
+    There should be few `rows`, because their keys are broadcast.
     """
     names = [quote_name(name) for name in key]
     keys = rows.select(*(f.col(name).alias(f"_cq_key_{i}") for i, name in enumerate(names)))
@@ -161,9 +158,8 @@ def _select_comparable(
 ) -> DataFrame:
     """Returns rows of the raw table that include the newest version of each key in a window.
 
-    A key's newest version may be in a newer generation and have a cursor below the window.
-    Therefore, if the window contains versions of an older generation, all batches since the first
-    of these versions are included.
+    A newest version in a newer generation may have a cursor below the window. If the window
+    contains versions of an older generation, all batches from the first of them on are included.
     """
     generation = f.col(GENERATION)
     if has_base:
@@ -202,7 +198,7 @@ def _select_window(raw: DataFrame, window: Window, bounds: Bounds) -> Column:
     if window.cursor is None or floor is None or window.cursor.collated:
         return f.lit(True)  # only the source can order collated strings
     name = window.cursor.name
-    # If a column's name changes only in case in the source, the raw table keeps the old spelling.
+    # If the case of a column's name changes in the source, the raw table keeps the old spelling.
     [data_type] = [c.dataType for c in raw.schema.fields if c.name.lower() == name.lower()]
     column = f.col(quote_name(name))
     above = column >= cursor_literal(floor, data_type)

@@ -1,4 +1,4 @@
-"""Hashes the columns of a row, so that versions of the row can be compared.
+"""Hashes rows, so that their versions can be compared.
 
 The hash does not depend on the order of columns and fields, on the case of their names, on null
 columns, or on the width of a numeric type.
@@ -18,9 +18,9 @@ from loader.rows.version_order import quote_name
 def row_hash(schema: t.StructType) -> Column:
     """Returns the xxhash64 of a row's columns.
 
-    Spark's xxhash64 skips nulls, so (null, 'a') and ('a', null) would have the same hash. Therefore
-    each value is preceded by its column's name. Null columns are skipped, so that hashes do not
-    change if the source adds a column. Hashes do not change if a column is widened, either. Equal
+    Each value is preceded by its column's name. Otherwise, (null, 'a') and ('a', null) would have
+    the same hash, because Spark's xxhash64 skips nulls. Null columns are skipped, so that hashes do
+    not change if the source adds a column. Widening a column does not change hashes either: equal
     values have the same hash in int and bigint, in float and double, and in decimals of the same
     scale.
     """
@@ -32,8 +32,8 @@ def row_hash(schema: t.StructType) -> Column:
 
 
 def _build_named_parts(path: tuple[str, ...], value: Column, data_type: t.DataType) -> list[Column]:
-    # A field's name includes its path. Otherwise a struct's last field and the column after the
-    # struct could swap their values without changing the hash.
+    # Without the path, a struct's last field and the column after the struct could swap their
+    # values without changing the hash.
     name = f.lit("\x1f".join(path))
     return [f.when(value.isNotNull(), name), _build_hash_input(path, value, data_type)]
 
@@ -57,7 +57,7 @@ def _build_hash_input(path: tuple[str, ...], value: Column, data_type: t.DataTyp
         return _hash_list(value, lambda element: f.struct(*_flag_null(path, element, element_type)))
     if isinstance(data_type, t.MapType):
         key, value_type = data_type.keyType, data_type.valueType
-        # The entries of a map are unordered, so the keys are sorted.
+        # The keys are sorted, because the entries of a map are unordered.
         return _hash_list(
             f.array_sort(f.map_keys(value)),
             lambda name: f.struct(
@@ -68,7 +68,7 @@ def _build_hash_input(path: tuple[str, ...], value: Column, data_type: t.DataTyp
 
 
 def _hash_list(value: Column, build_input: Callable[[Column], Column]) -> Column:
-    # Includes the length, because otherwise [[a], [b]] and [[a, b]] could have the same hash.
+    # Without the length, [[a], [b]] and [[a, b]] could have the same hash.
     return f.when(value.isNotNull(), f.struct(f.size(value), f.transform(value, build_input)))
 
 

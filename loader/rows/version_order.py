@@ -1,8 +1,7 @@
 """Defines the order of a key's versions, and assigns generations to rows.
 
 Versions are ordered by generation, cursor (nulls lowest), batch, and position in the batch.
-`macros/version_order.sql` defines the same order in SQL. A test in `tests/dbt` compares the two
-definitions.
+`macros/version_order.sql` defines the same order in SQL, which a test in `tests/dbt` checks.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ SOURCE_NAME = "_cq_source_name"
 
 
 def version_order(generation: int, cursor: Any, batch: int, seq: int) -> tuple[Any, ...]:
-    """Returns a sort key for versions. The newest version is sorted last."""
+    """Returns a sort key for versions. The newest version is last."""
     return (generation, cursor is not None, cursor if cursor is not None else 0, batch, seq)
 
 
@@ -35,7 +34,7 @@ def version_column(cursor_field: str | None) -> Column:
 
 
 def quote_name(name: str) -> str:
-    """Quotes a name for Spark SQL. The name may contain any characters."""
+    """Quotes and escapes a name for Spark SQL."""
     return f"`{name.replace('`', '``')}`"
 
 
@@ -44,7 +43,7 @@ class Generations:
     """The generations of the raw table that are compared with a window's rows.
 
     Attributes:
-        base: the newest generation that began with a full read. Older generations are not compared.
+        base: the newest generation that started with a full read. Older ones are not compared.
         current: the newest generation; higher than `base` if a later batch overrode cursors.
     """
 
@@ -57,15 +56,12 @@ def assign_generation(
 ) -> DataFrame:
     """Assigns each row to its key's generation in the raw table.
 
-    Some sources may return several versions of a key in any order. In this case the cursor
-    determines the newest version, unless a repair has overridden the order. Later rows of repaired
-    keys are appended in the repair's generation. Rows of all other keys are appended in the base
-    generation. There, a version with a higher cursor remains newer than a late row.
+    For sources that may return several versions of a key in any order. The cursor then determines
+    the newest version, unless a repair overrode the order. Rows of repaired keys are appended in
+    the repair's generation. All other rows are appended in the base generation, so that a version
+    with a higher cursor remains newer than a late row.
 
-    In the raw table, only rows above the base generation are read.
-
-    Args:
-        raw: the raw table.
+    Only rows of the raw table above the base generation are read.
     """
     parts = [f"_cq_key_{i}" for i in range(len(key))]
     repaired = (
@@ -87,10 +83,10 @@ def assign_generation(
 def number_versions(rows: DataFrame, key: Sequence[str], generation: int) -> DataFrame:
     """Assigns a new generation to each version of a key, in the order of the source's log.
 
-    As a result, a later version counts as newer regardless of its cursor.
+    A later version then counts as newer, regardless of its cursor.
 
     Args:
-        rows: the rows of a batch with ``_cq_`` columns.
+        rows: a batch with ``_cq_`` columns.
         generation: the newest generation in the raw table.
     """
     order = Over.partitionBy(*(f.col(quote_name(name)) for name in key)).orderBy(SEQUENCE)

@@ -1,8 +1,7 @@
-"""Computes the window of rows that a sync reads. All functions are pure.
+"""Computes the window of rows that a sync reads.
 
-The lower bound is inclusive, because more rows that have the stored cursor may have been added
-since the last sync. Redelivered rows are dropped later, when contents are compared
-(:mod:`loader.rows.redelivery`).
+The lower bound is inclusive, because rows that have the stored cursor may have been added after the
+last sync. Redelivered rows are dropped later (:mod:`loader.rows.redelivery`).
 """
 
 from __future__ import annotations
@@ -19,10 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 BY_HAND = "set_by_hand"
-"""The checkpoint's entry for a cursor that a user has set.
-
-Such a cursor remains valid even if the source is replaced.
-"""
+"""The checkpoint's entry for a cursor that a user set. It stays valid if the source is replaced."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +26,8 @@ class CursorField:
     """A table's cursor column and its type.
 
     Attributes:
-        collated: whether the column is a string that the source does not order by bytes. Spark
-            always orders strings by bytes.
+        collated: whether the column is a string that the source does not order by bytes, as Spark
+            does.
     """
 
     name: str
@@ -43,34 +39,32 @@ class CursorField:
 class Window:
     """A request to a source for the rows at or above `low` and the rows without a cursor.
 
-    The source answers with :class:`Bounds`; :meth:`end` and :meth:`floor` combine the two.
+    The source answers with :class:`Bounds`, from which :meth:`end` and :meth:`floor` are computed.
 
     Attributes:
         cursor: the cursor column; None reads the whole table.
-        low: the inclusive lower bound, from which the lookback is already subtracted; None reads
-            from the beginning.
+        low: the inclusive lower bound, after subtracting the lookback; None reads from the start.
         high: the inclusive upper bound; None means the highest cursor at the time of the request.
-        open_ended: whether the window has no upper bound if `high` is None. If it has none, rows
-            that are added during the read are included.
+        open_ended: whether the window has no upper bound if `high` is None, so that rows that are
+            added during the read are included.
         nulls: whether rows without a cursor are read.
-        mark: the connector's opaque state from the last sync.
+        mark: the connector's opaque checkpoint from the last sync.
         whole_microsecond: whether the window includes all rows within the microsecond of `high`.
-        has_lookback: whether the user has set a lookback, which limits the delay of late rows.
+        has_lookback: whether the user set a lookback, which limits the delay of late rows.
         slack: how many seconds an application's clock may be behind the source's clock
             (:mod:`loader.rows.clock_slack`). None if the cursor is not a time, or if rows that are
             read again would be appended again.
         is_exhaustive: whether all rows at or above the floor are read, including rows below `low`
-            that are not late. This is necessary for tables without a key. There, the loader
-            compares how often each row occurs, so it must read the same range from the source and
-            from the raw table.
-        has_key: whether rows have a key. If they have one, a row that is read again replaces its
-            older version.
+            that are not late. This is necessary for tables without a key, where the loader compares
+            how often each row occurs in the same range of the source and the raw table.
+        has_key: whether rows have a key, so that a row that is read again replaces its older
+            version.
         above: only rows above this cursor are read.
         initial: the lowest cursor to load according to the spec; None loads all rows.
         stored_cursor: the stored cursor; None if this sync reads all rows.
-        read_raw: a function that reads the given columns of the raw table's rows since the newest
-            full read. Columns that the raw table lacks are null. Connectors may use it to find rows
-            that were never loaded.
+        read_raw: reads the given columns of the raw table, from the newest full read on, so that
+            connectors can find rows that were never loaded. Columns that the raw table lacks are
+            null.
     """
 
     cursor: CursorField | None = None
@@ -98,10 +92,7 @@ class Window:
         return bounds.high
 
     def floor(self, bounds: Bounds) -> Cursor | None:
-        """Returns the lower bound of a read, or None if there is none.
-
-        The bound is low enough to include late rows.
-        """
+        """Returns the lower bound of a read, including late rows, or None if there is none."""
         if self.low is None or bounds.reach is None:
             return self.low
         return self.low if self.low.order <= bounds.reach.order else bounds.reach
@@ -111,15 +102,14 @@ class Window:
 class LogRange:
     """The part of a source's log that a window reads (`sync_mode: cdc`).
 
-    The log contains row versions in order. The rows' last column is ``_cq_deleted``. No row is
-    redelivered, and a later row is always the newer version, regardless of its cursor.
+    The log contains row versions in order. Their last column is ``_cq_deleted``. No row is
+    redelivered, and a later row is the newer version regardless of its cursor.
 
     Attributes:
-        low: the log position at which reading begins; None reads all rows of the table in a new
+        low: the log position at which reading starts; None reads all rows of the table in a new
             generation.
         high: the log position up to which the raw table is complete after the batch.
-        retained_bytes: the size in bytes of the log that the source retains for the loader; None if
-            unknown.
+        retained_bytes: the size of the log that the source retains for the loader; None if unknown.
         is_first_load_chunk: whether a later chunk of the first load is read instead of the log.
     """
 
@@ -131,30 +121,29 @@ class LogRange:
 
 @dataclass(frozen=True)
 class Bounds:
-    """A source's answer to a window. It describes one snapshot before the rows are read.
+    """A source's answer to a window, before its rows are read.
 
     Attributes:
         rows: the number of rows that are at or above the lower bound or have no cursor; None if
             there are rows but they cannot be counted.
-        nulls: how many of these rows have no cursor.
-        rows_up_to_cursor: how many of these rows are at or below the window's `stored_cursor`; None
+        nulls: how many of the rows have no cursor.
+        rows_up_to_cursor: how many of the rows are at or below the window's `stored_cursor`; None
             if they were not counted.
-        low, high: the lowest and the highest cursor of these rows.
+        low, high: the lowest and the highest cursor of the rows.
         is_finer: whether the highest cursor has digits beyond the microsecond, which `high` omits.
-        clock: the time on the source's clock, as a value of the cursor's type; None if unknown.
+        clock: the source's clock, as a value of the cursor's type; None if unknown.
         future: the number of rows whose cursor is later than the clock.
-        reach: the cursor at which the connector's search for late rows begins; None if there are no
-            late rows.
-        mark: the connector's opaque state to store with the cursor.
-        is_rewound: whether the source was rewound, so that it may reuse cursors. A lower cursor may
-            then be stored.
-        must_store_mark: whether the checkpoint must be stored even if nothing else has changed. An
-            example is that late rows are no longer expected.
+        reach: a lower bound for the cursors of late rows; None if there are no late rows.
+        mark: the connector's opaque checkpoint, which is stored with the cursor.
+        is_rewound: whether the source was rewound and may reuse cursors, so that a lower cursor may
+            be stored.
+        must_store_mark: whether the checkpoint must be stored even if nothing else has changed, for
+            example because late rows are no longer expected.
         notes: warnings for the user, which do not stop the sync.
         log: the part of the source's log to read; None unless `sync_mode` is `cdc`.
         deletions: the number of deletions that the source reports; see :meth:`Snapshot.deletions`.
-        complete_until: a time on the source's clock. Together with the rows of this window, the raw
-            table contains all rows that were committed up to this time. None if unknown.
+        complete_until: the time, by the source's clock, up to which this window completes the raw
+            table: all rows that were committed until then are in one of the two. None if unknown.
     """
 
     rows: int | None
@@ -178,10 +167,9 @@ class Bounds:
 def lower_bound(
     stored: Cursor | None, initial: Cursor | None, lookback: Lookback | None
 ) -> Cursor | None:
-    """Returns the lower bound of the next window, which is the stored cursor minus the lookback.
+    """Returns the inclusive lower bound of the next window: the stored cursor minus the lookback.
 
-    The bound is inclusive. The first sync begins at the initial cursor. A lookback never lowers the
-    bound below the initial cursor.
+    The first sync starts at the initial cursor. A lookback does not lower the bound below it.
     """
     if stored is None:
         return initial
@@ -194,9 +182,9 @@ def lower_bound(
 def next_cursor(stored: Cursor | None, bounds: Bounds) -> Cursor | None:
     """Returns the cursor to store after the rows of `bounds` are published.
 
-    The result is not lower than the stored cursor unless the source was rewound. If the highest
-    cursor is later than the source's clock, the clock's time is used instead. Therefore a row that
-    is dated in the future is loaded, but it does not make the next syncs skip rows.
+    The result is not lower than the stored cursor unless the source was rewound. It is not later
+    than the source's clock, so that a row that is dated in the future does not make the next syncs
+    skip rows.
     """
     high = bounds.high
     if high is not None and bounds.clock is not None and high.order > bounds.clock.order:
