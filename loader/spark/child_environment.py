@@ -1,7 +1,4 @@
-"""Selects the environment variables of child processes.
-
-A child process does not inherit all variables, because some contain secrets that it does not need.
-"""
+"""Selects the environment variables of child processes, which must not inherit all secrets."""
 
 from __future__ import annotations
 
@@ -33,6 +30,6 @@ def child_environment(*more: str) -> dict[str, str]:
     """Returns the environment variables for a child process.
 
     Args:
-        more: names of additional variables that the child process needs.
+        more: the names of additional variables.
     """
     return {name: os.environ[name] for name in (*PASSED_ON, *more) if name in os.environ}

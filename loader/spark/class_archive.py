@@ -1,10 +1,10 @@
-"""Records a class archive. With this archive, Spark starts in half the time.
+"""Records a class archive, which halves Spark's start time.
 
-The archive contains classes that the JVM has already parsed. It is recorded once for each
+The archive contains parsed classes (see
+https://docs.oracle.com/en/java/javase/17/vm/class-data-sharing.html). It is recorded once for each
 combination of Java and Spark versions, during a small run
-(:mod:`loader.cli.class_archive_workload`). Java uses the archive only if the class path begins with
-the recorded class path. So jars that are added later go to the end of the class path. See
-https://docs.oracle.com/en/java/javase/17/vm/class-data-sharing.html.
+(:mod:`loader.cli.class_archive_workload`). Java uses the archive only if the class path starts with
+the recorded class path, so jars that are added later must be at its end.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from loader.spark.spark_version import SparkHome
 Report = Callable[[str], None]
 
 JVM_FILE = "jvm.json"
-"""A file in the recording's folder that contains the JVM's process group and class path."""
+"""The file in the recording's folder that contains the JVM's process group and class path."""
 
-_MIN_JAVA_VERSION = 13  # the first version that can record an archive during a run
+_MIN_JAVA_VERSION = 13  # earlier versions cannot record an archive during a run
 _RECORDING_SECONDS = 900
 _NEWEST_KEPT = 3  # each upgrade of Spark or Java leaves behind an old archive of 190 MB
 _LOG_OFF_OPTION = "-Xlog:cds*=off"
-# The recording is too short for optimized code or parallel garbage collection to save time.
+# For such a short run, optimized code and parallel garbage collection would save no time.
 _RECORDING = (_LOG_OFF_OPTION, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-# Variables that would change the recording's class path or select another garbage collector.
+# These variables would change the recording's class path or select another garbage collector.
 _EXCLUDED_CLASSES = (
     "HADOOP_CONF_DIR",
     "JAVA_TOOL_OPTIONS",
@@ -68,7 +68,7 @@ class Archive:
 
     Attributes:
         options: the JVM options that make Java use the archive.
-        class_path: the jars at the beginning of the class path.
+        class_path: the jars with which the class path must start.
     """
 
     options: tuple[str, ...]
@@ -79,7 +79,7 @@ def find_archive(home: SparkHome, java: Java, jars: Sequence[str]) -> Archive | 
     """Returns the archive for these versions of Spark and Java, or None if none can be used.
 
     The archive's files must have their recorded sizes, because Java crashes on a truncated archive.
-    All jars of the archive must be unchanged and on the class path.
+    The archive's jars must be unchanged and on the class path.
 
     Args:
         jars: the jars on the class path, in any order.
@@ -96,14 +96,14 @@ def find_archive(home: SparkHome, java: Java, jars: Sequence[str]) -> Archive | 
     except (OSError, ValueError, KeyError, AttributeError, SpecError):
         return None
     with suppress(OSError):
-        os.utime(folder)  # marks the archive as recently used for _remove_older
+        os.utime(folder)  # for _remove_older
     return Archive(
         (f"-XX:SharedArchiveFile={folder / 'classes.jsa'}", _LOG_OFF_OPTION), tuple(recorded)
     )
 
 
 def prepare_archive(home: SparkHome, java: Java, wait: bool, report: Report) -> None:
-    """Records an archive if it is missing, and reports the result. Spark also runs without one.
+    """Records an archive if there is none, and reports the result. Spark also runs without one.
 
     Args:
         wait: whether to wait for the recording. If false, a background process records the archive.
@@ -124,14 +124,14 @@ def prepare_archive(home: SparkHome, java: Java, wait: bool, report: Report) -> 
 
 
 def _find(home: SparkHome, java: Java) -> Archive | None:
-    """Returns the archive if it includes all jars on this machine, else None."""
+    """Returns the archive if it includes all jars on this machine."""
     jars = [str(jar) for jar in list_jars(home, {})]
     archive = find_archive(home, java, jars)
     return archive if archive is not None and {*archive.class_path} == {*jars} else None
 
 
 class _NotRecordedError(Exception):
-    """Reports that no archive can be recorded."""
+    """No archive can be recorded."""
 
 
 def _prepare(home: SparkHome, java: Java, wait: bool, report: Report) -> str:
@@ -164,10 +164,10 @@ def _prepare(home: SparkHome, java: Java, wait: bool, report: Report) -> str:
 def record_archive(home: SparkHome, java: Java) -> None:
     """Starts Spark once, and writes the classes that it loads to the class archive.
 
-    If another process is already recording the archive, waits until it has finished.
+    If another process is recording the archive, waits for that process instead.
 
     Raises:
-        _NotRecordedError: if Java cannot record the archive, or its folder is not writable.
+        _NotRecordedError: if Java cannot record the archive, or if its folder is not writable.
     """
     folder = _folder(home, java)
     try:
@@ -182,8 +182,7 @@ def record_archive(home: SparkHome, java: Java) -> None:
 
 
 def _record(home: SparkHome, java: Java, folder: Path) -> None:
-    # Each recording uses a new folder, because the JVM of a killed recording may still write to its
-    # own folder.
+    # Each recording uses a new folder, because the JVM of a killed recording may still be writing.
     for leftover in folder.glob("making-*"):
         shutil.rmtree(leftover, ignore_errors=True)
     with TemporaryDirectory(prefix="making-", dir=folder, ignore_cleanup_errors=True) as temporary:
@@ -192,7 +191,7 @@ def _record(home: SparkHome, java: Java, folder: Path) -> None:
         names = ["classes.jsa"]
         options = [*_RECORDING, f"-XX:ArchiveClassesAtExit={fresh}"]
         if not (java.home / "lib" / "server" / "classes.jsa").is_file():
-            # The loader's archive extends Java's base archive. The bundled JDK has no base archive.
+            # The loader's archive extends Java's base archive, which the bundled JDK does not have.
             names.append("java.jsa")
             base = folder / "java.jsa"
             _dump_java(java, place / "java.jsa")
@@ -203,8 +202,7 @@ def _record(home: SparkHome, java: Java, folder: Path) -> None:
             free = shutil.disk_usage(folder).free
             raise _NotRecordedError(f"Java wrote no archive ({free / 1e6:.0f} MB are free)")
         with fresh.open("rb") as file:
-            # Otherwise the file could be truncated after a power failure, and Java would not
-            # notice.
+            # Java would not detect a file that a power failure truncated.
             os.fsync(file.fileno())
         fresh.replace(folder / "classes.jsa")
     files = {name: (folder / name).stat().st_size for name in names}
@@ -214,7 +212,7 @@ def _record(home: SparkHome, java: Java, folder: Path) -> None:
 
 
 def _describe_jars(jars: Iterable[str]) -> dict[str, list[int]]:
-    """Returns the size and modification time of each jar. The JVM checks both."""
+    """Returns the size and modification time of each jar, which the JVM checks."""
     stats = {jar: os.stat(jar) for jar in jars}
     return {jar: [stat.st_size, stat.st_mtime_ns] for jar, stat in stats.items()}
 
@@ -227,7 +225,7 @@ def _dump_java(java: Java, target: Path) -> None:
 
 
 def _run_workload(home: SparkHome, java: Java, options: list[str], place: Path) -> list[str]:
-    """Runs the workload until its JVM has exited. Returns the class path of the JVM."""
+    """Runs the workload until its JVM exits. Returns the JVM's class path."""
     place.mkdir()
     env = {
         **_environment(),
@@ -241,13 +239,13 @@ def _run_workload(home: SparkHome, java: Java, options: list[str], place: Path) 
             command, cwd=place, env=env, capture_output=True, text=True, timeout=_RECORDING_SECONDS
         )
     except BaseException as ended:
-        with suppress(OSError, ValueError):  # The JVM takes 30 s to write the archive.
+        with suppress(OSError, ValueError):  # the JVM would write the archive for 30 s
             os.killpg(json.loads((place / JVM_FILE).read_text())["group"], signal.SIGKILL)
         if isinstance(ended, subprocess.TimeoutExpired):
             raise _NotRecordedError(f"recording took more than {_RECORDING_SECONDS} s") from None
         raise
     if done.returncode != 0:
-        # Ignores indented lines, because Java prints its stack traces last.
+        # Java prints its stack traces last, as indented lines.
         lines = [line for line in done.stderr.splitlines() if line and not line[0].isspace()]
         raise _NotRecordedError(f"the recording failed: {(lines or ['no message'])[-1]}")
     class_path: list[str] = json.loads((place / JVM_FILE).read_text())["class_path"]
@@ -265,7 +263,7 @@ def _remove_older(folder: Path) -> None:
 
 
 def _folder(home: SparkHome, java: Java) -> Path:
-    """Returns an archive's folder, whose name is a digest of the archive's dependencies."""
+    """Returns the archive's folder, whose name is a digest of the archive's dependencies."""
     spark = home.folder.resolve()
     with os.scandir(spark / "jars") as entries:
         jars = sorted(
@@ -281,7 +279,7 @@ def _folder(home: SparkHome, java: Java) -> Path:
 def _environment() -> dict[str, str]:
     """Returns the environment for the recording, without variables that affect the archive."""
     env = {name: value for name, value in os.environ.items() if name not in _EXCLUDED_CLASSES}
-    # Makes relative paths absolute, because the recording runs in another working folder.
+    # Relative paths would be wrong, because the recording runs in another working folder.
     env[CACHE_VARIABLE] = str(cache_folder())
     if env.get(JARS_VARIABLE):
         env[JARS_VARIABLE] = str(folders()[0])

@@ -14,20 +14,20 @@ from loader.spark.spark_version import SparkHome
 ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 _ICEBERG = "iceberg-spark-runtime"
 JARS = "spark.jars"
-"""The setting that lists the jars for executors. The JVM receives it when it starts. If a session
-set it again, it would replace the jars that the loader has added or that Spark has downloaded."""
+"""The setting that lists the jars for executors, which the JVM receives when it starts. A session
+must not set it, because it would replace the jars that the loader added or Spark downloaded."""
 _PACKAGES = "spark.jars.packages"
-# Files in `conf/` that Spark opens by path. It finds all other files only on the class path.
+# Spark opens these files in `conf/` by path. It finds other files only on the class path.
 _READ_BY_PATH = ("spark-env.sh", "spark-defaults.conf", "log4j2.properties")
-# MLlib is not used. But Spark 4 registers its functions at each start, which takes 0.5 s of 3.3 s.
+# Without MLlib, Spark 4 does not register its functions, which takes 0.5 s of the 3.3 s to start.
 _UNUSED = ("spark-mllib_",)
 
 
 def list_jars(home: SparkHome, settings: Mapping[str, str]) -> list[Path]:
-    """Lists the jars for a JVM with these settings, beginning with the jars in Spark's folder.
+    """Lists the jars for a JVM with these settings, starting with the jars in Spark's folder.
 
-    Omits MLlib. Also omits those jars in Spark's folder that are broken links, Iceberg runtimes for
-    other versions of Spark, or drivers that `loader setup` has already provided in another folder.
+    Omits MLlib and, in Spark's folder, broken links, Iceberg runtimes for other versions of Spark,
+    and drivers that `loader setup` provides in another folder.
     """
     drivers = [path.name for path in find_drivers()]
     provided = [driver for driver in DRIVERS.values() if any(map(driver.owns, drivers))]
@@ -50,7 +50,7 @@ def list_own_jars(home: SparkHome, settings: Mapping[str, str]) -> list[Path]:
 
 
 def find_spark_iceberg(home: SparkHome) -> Path | None:
-    """Returns the Iceberg runtime that is in Spark's folder and fits this Spark, or None."""
+    """Returns the Iceberg runtime in Spark's folder for this version of Spark, or None."""
     jars = (home.folder / "jars").glob(f"{home.line.iceberg.artifact}-*.jar")
     return next((jar for jar in jars if jar.exists()), None)
 
@@ -69,9 +69,9 @@ def configures_iceberg(home: SparkHome, settings: Mapping[str, str]) -> bool:
 
 
 def lacks_iceberg(home: SparkHome, settings: Mapping[str, str]) -> bool:
-    """Returns whether neither Spark nor the user's settings nor the loader's jars contain Iceberg.
+    """Returns whether neither Spark, the user's settings nor the loader's jars contain Iceberg.
 
-    A truncated jar is treated as missing. `loader setup` reports the error in this case.
+    A truncated jar, which `loader setup` reports, counts as missing.
     """
     if find_spark_iceberg(home) or configures_iceberg(home, settings):
         return False
@@ -108,7 +108,7 @@ def find_needed_conf(home: SparkHome, environment: Mapping[str, str]) -> Path | 
 
 
 def read_text(path: Path) -> str:
-    """Returns the text of a file. Treats an unreadable file as empty, as Spark does."""
+    """Returns the text of a file; empty if the file cannot be read, as in Spark."""
     try:
         return path.read_text("utf-8", "replace")
     except OSError:

@@ -41,7 +41,7 @@ _STOPPED_TEXTS = ("context was shut down", "on a stopped sparkcontext")
 NO_STORE = "the object store does not answer"
 _STORE_SILENT = "Unable to execute HTTP request"  # AWS's SDK, after its retries
 
-# A message of Spark's CSV parser. It contains the number of lines before the error.
+# A message of Spark's CSV parser, with the number of lines before the error.
 _TOO_LONG = re.compile(
     r"exceeds the maximum number of characters defined in your parser settings \((\d+)\)"
     r"(?s:.*?)Internal state when error was thrown: line=(\d+)"
@@ -61,7 +61,7 @@ TOO_LONG = (
     "target)"
 )
 
-# Maps parts of error messages, in lower case, to remedies.
+# Remedies, keyed by a part of the error message in lower case.
 _REMEDIES = {
     "no space left": "Free disk space and run again: no partial batch is visible",
     "read-only file system": "Mount it as writable for the user that runs the loader, or use "
@@ -115,8 +115,7 @@ _REMEDIES = {
 def translate_error(error: BaseException, where: str) -> LoaderError:
     """Translates an exception into an error for the user. Returns loader errors unchanged.
 
-    If Spark's Java process has exited, `error` is only a consequence. The result then reports that
-    the process has exited.
+    If Spark's JVM exited, `error` is only a consequence, and the result reports the exit.
     """
     if isinstance(error, JavaEndedError):
         return JavaEndedError(error.what, where=where or error.where, remedy=error.remedy)
@@ -162,7 +161,7 @@ def translate_error(error: BaseException, where: str) -> LoaderError:
             text = f"a line has more than {int(columns[1]):,} columns"
             return TableError(text, where=where, remedy=TOO_MANY)
         if re.search(r"\b(?:job|stage) \d+ (?:was )?cancelled", translated.what, re.IGNORECASE):
-            # Spark's message contains only the number of the job.
+            # Spark's message contains only a job number.
             return interruption_error(where)
         kind = type(translated) if isinstance(translated, ConnectionLostError) else TableError
         return kind(
@@ -187,7 +186,7 @@ def translate_error(error: BaseException, where: str) -> LoaderError:
 
 
 def find_long_line(text: str) -> tuple[int, int] | None:
-    """Returns the limit and the line number from a CSV parser's error about a too long value."""
+    """Returns the limit and the line number in the CSV parser's error about a value's length."""
     match = _TOO_LONG.search(text)
     return None if match is None else (int(match[1]), int(match[2]) + 1)
 
@@ -203,13 +202,13 @@ def may_precede_java_end(error: LoaderError) -> bool:
 
 
 def _full_text(error: PySparkException | Py4JError) -> str:
-    """Returns the text of an error, followed by the texts of its causes in the JVM."""
+    """Returns the text of an error and of its causes in the JVM."""
     origin = getattr(error, "_origin", None)
     return f"{error}\n{getattr(error, 'stackTrace', '') or ''}\n{origin or ''}"
 
 
 def _error_text(error: BaseException) -> str:
-    """Returns an error's text. For a system error, the text includes the file."""
+    """Returns an error's text, including the file of a system error."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error) or type(error).__name__
@@ -222,7 +221,7 @@ def _first_informative_line(text: str) -> str:
     line = re.sub(r"^(?:[\w$]+\.)+[\w$]+(?:Exception|Error): ", "", line)
     line = re.sub(r"^\[[A-Z_.]+\] ", "", line)
     line = re.sub(r"\s*SQLSTATE: \w{5}\.?$", "", line.strip())  # Spark 4 adds this suffix
-    # Removes the position in the DDL: it does not help users, because the loader wrote the DDL.
+    # Removes the position in DDL that the loader wrote.
     line = re.sub(r"\(line \d+, pos \d+\)$", "", line)
     return excerpt(line.strip().rstrip("."), 500)
 
@@ -233,7 +232,7 @@ def _remedy(text: str, remedy: str) -> str:
 
 
 class DatabaseError(TableError):
-    """An error that a database has reported, with the database's message and a remedy.
+    """An error that a database reported, with the database's message and a remedy.
 
     Attributes:
         state: the SQLSTATE; empty if there is none.
@@ -243,17 +242,17 @@ class DatabaseError(TableError):
 
     @property
     def is_locked_out(self) -> bool:
-        """Returns whether another session's lock blocked this one until lock_timeout expired."""
+        """Whether another session's lock blocked this session until lock_timeout expired."""
         return self.state == "55P03"
 
     @property
     def is_denied(self) -> bool:
-        """Returns whether the account lacks a privilege."""
+        """Whether the account lacks a privilege."""
         return self.state == "42501" or "denied" in self.what.lower()
 
 
 class ConnectionLostError(DatabaseError):
-    """The database or the network has closed an open connection."""
+    """The database or the network closed an open connection."""
 
 
 class CatalogLostError(ConnectionLostError):
@@ -261,7 +260,7 @@ class CatalogLostError(ConnectionLostError):
 
 
 class ConnectionRefusedByServer(DatabaseError):
-    """A database error after which the connection is still usable, such as a rejected statement."""
+    """A database error that leaves the connection usable, such as a rejected statement."""
 
 
 def translate_jdbc_error(
@@ -270,10 +269,9 @@ def translate_jdbc_error(
     """Translates a JDBC driver's exception. The remedy depends on the SQLSTATE.
 
     Args:
-        url: the URL of the database if connecting failed; else empty.
-        answered: whether the connection is still open. If so, the result is a
-            :class:`ConnectionRefusedByServer`, unless the SQLSTATE means that the connection is
-            closed.
+        url: the database's URL if connecting failed; else empty.
+        answered: whether the connection is still open. The result is then a
+            :class:`ConnectionRefusedByServer`, unless the SQLSTATE is that of a closed connection.
     """
     throwable = error.java_exception
     cause = find_root_cause(throwable)
@@ -324,7 +322,7 @@ def translate_jdbc_error(
 
 
 def protocol(url: str) -> str:
-    """Returns the prefix of a JDBC URL that names the kind of database: ``jdbc:postgresql``."""
+    """Returns the prefix of a JDBC URL, such as ``jdbc:postgresql``."""
     return ":".join(url.split(":")[:2]) if url.lower().startswith("jdbc:") else ""
 
 
@@ -366,7 +364,7 @@ def _unknown_host(throwable: Any) -> str | None:
 
 
 def _is_catalog_error(throwable: Any) -> bool:
-    """Returns whether Iceberg's JDBC catalog raised the error, and not a read from a source."""
+    """Returns whether Iceberg's JDBC catalog raised the error."""
     return any(
         cause.getClass().getName().startswith("org.apache.iceberg.jdbc.")
         for cause in (throwable, *_causes(throwable))
@@ -450,15 +448,15 @@ _LONGEST = 2000
 OVERDUE = "Check whether the database is overloaded or the network drops packets, and run again"
 
 _CONNECTION_LOST_SQLSTATES = ("080", "08S", "57P01", "57P02", "57P03")
-"""SQLSTATEs of closed connections. Some drivers leave the connection object open even then."""
+"""SQLSTATEs of closed connections, whose connection objects some drivers leave open."""
 
-# Messages that replace the databases' own messages for some SQLSTATEs, which are unclear.
+# Messages that replace unclear messages of databases, keyed by SQLSTATE.
 _SQLSTATE_MEANINGS = {
     "55P03": "another session has or awaits a lock that blocks readers "
     "(ALTER, TRUNCATE, VACUUM FULL, CLUSTER), and lock_timeout has expired",
 }
 
-# Maps prefixes of SQLSTATEs to remedies. Longer prefixes come first.
+# Remedies, keyed by a prefix of the SQLSTATE. Longer prefixes come first.
 _ERRORS_BY_SQLSTATE = {
     "70100": "The query was cancelled in the database: no row of this batch is visible; run again",
     "22P02": "If the cursor's type was changed, the stored cursor has the old type: "

@@ -12,24 +12,24 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 WAIT_SECONDS = 15.0
-"""A shortage is reported if tasks have waited for this number of seconds without an executor."""
+"""How many seconds tasks must wait without an executor before a shortage is reported."""
 
 _PAUSE = 1.0
 
 
 def runs_on_cluster(spark: SparkSession) -> bool:
-    """Returns whether the session's tasks run in executors outside this process."""
+    """Returns whether the session's tasks run outside this process."""
     return not str(spark.sparkContext.master).startswith("local")
 
 
 def count_executors(spark: SparkSession) -> int:
-    """Returns the number of executors that have registered with the driver and are alive."""
+    """Returns the number of live executors, without the driver."""
     context: Any = spark.sparkContext
     return int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1  # without the driver
 
 
 def describe_shortage(spark: SparkSession) -> str:
-    """Lists the possible reasons why no executor has started. The text has no full stop."""
+    """Lists the possible reasons why no executor started, without a full stop at the end."""
     conf = spark.sparkContext.getConf()
     memory = conf.get("spark.executor.memory", "1g")
     return (
@@ -43,12 +43,12 @@ def describe_shortage(spark: SparkSession) -> str:
 
 @contextmanager
 def report_shortage(warn: Callable[[str], object]) -> Iterator[None]:
-    """While the block runs, warns if tasks have waited for 15 seconds and there is no executor.
+    """While the block runs, warns if tasks wait for :data:`WAIT_SECONDS` without an executor.
 
-    Always observes the current session of this process, even if it is replaced.
+    Observes the current session of this process, even if it is replaced.
 
     Args:
-        warn: prints a warning. It is called from another thread, once for each shortage.
+        warn: prints a warning. Called from another thread, once for each shortage.
     """
     ended = threading.Event()
     thread = threading.Thread(
@@ -77,7 +77,7 @@ def _watch(warn: Callable[[str], object], ended: threading.Event) -> None:
 
 
 def _find_shortage() -> str | None:
-    """Returns an explanation if tasks are waiting but there is no executor, otherwise None."""
+    """Returns an explanation if tasks are waiting but there is no executor."""
     from loader.spark.session import find_session
 
     try:
@@ -86,5 +86,5 @@ def _find_shortage() -> str | None:
             return None
         has_tasks = bool(spark.sparkContext.statusTracker().getActiveStageIds())
         return describe_shortage(spark) if has_tasks and not count_executors(spark) else None
-    except Exception:  # the session is being replaced, or its JVM has ended
+    except Exception:  # the session is being replaced, or its JVM exited
         return None

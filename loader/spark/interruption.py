@@ -1,4 +1,4 @@
-"""Interrupts work outside Spark that cannot poll for a signal."""
+"""Interrupts work outside Spark that cannot check for a signal."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _interrupted = threading.Event()
 
 @contextmanager
 def interruptible(end: Callable[[], object]) -> Iterator[None]:
-    """While the block runs, :func:`interrupt` calls `end` from another thread.
+    """Lets :func:`interrupt` end the block by calling `end` from another thread.
 
-    If the command has already been interrupted, `end` is called immediately.
+    Calls `end` immediately if the command was interrupted before.
     """
     with _lock:
         _running.append(end)
@@ -32,7 +32,7 @@ def interruptible(end: Callable[[], object]) -> Iterator[None]:
 
 
 def interrupt() -> None:
-    """Ends all interruptible work of this process. The interrupted work then raises errors."""
+    """Ends all interruptible work of this process, which then raises errors."""
     with _lock:
         _interrupted.set()
         running = list(_running)
@@ -47,15 +47,11 @@ def interruption_error(where: str) -> TableError:
 
 
 def check_interruption(where: str) -> None:
-    """Checks whether the command has been interrupted.
-
-    Raises:
-        TableError: if the command has been interrupted.
-    """
+    """Raises a TableError if the command was interrupted."""
     if _interrupted.is_set():
         raise interruption_error(where)
 
 
 def resume() -> None:
-    """Allows new work to run after an interrupted command has returned."""
+    """Allows new work after an interrupted command returned."""
     _interrupted.clear()

@@ -1,6 +1,6 @@
 """Finds and fetches the jars of the Iceberg runtime and the JDBC drivers.
 
-The loader looks for a jar in the `STRANDLINE_JARS` folder and in the user's cache. It fetches a
+The loader searches the `STRANDLINE_JARS` folder and the user's cache for a jar, and fetches a
 missing jar from Maven Central or a mirror. It does not change Spark's own `jars` folder.
 """
 
@@ -29,18 +29,18 @@ Report = Callable[[str], None]
 MIRROR_VARIABLE = "STRANDLINE_MAVEN_MIRROR"
 """The URL of a Maven Central mirror."""
 JARS_VARIABLE = "STRANDLINE_JARS"
-"""A folder of jars for images and hosts without a network. It is searched before the cache."""
+"""A folder of jars for machines without a network, which is searched before the cache."""
 CACHE_VARIABLE = "STRANDLINE_CACHE"
-"""The cache folder. The default is `~/.cache/strandline`."""
+"""The cache folder; by default `~/.cache/strandline`."""
 
 _MAVEN_CENTRAL = "https://repo1.maven.org/maven2"
 _TIMEOUT_SECONDS = 60
 _MOST_SECONDS = 3600.0
-_MOST_BYTES = 1 << 30  # far more than the largest jar's 70 MB
+_MOST_BYTES = 1 << 30  # the largest jar has 70 MB
 _CHUNK_BYTES = 1 << 20
 _REPORT_SECONDS = 5.0
 _ENVIRONMENT = re.compile(r"\$\{env\.(\w+)\}")  # the syntax of Maven's settings.xml
-# The jar folders of Linux distributions. The names of the jars differ between Debian and Fedora.
+# The jar folders of Linux distributions, whose jars have other names on Debian than on Fedora.
 _SYSTEM_FOLDERS = (Path("/usr/share/java"), Path("/usr/local/share/java"))
 
 
@@ -89,8 +89,7 @@ class Driver:
         name: the driver's name in ``loader setup``.
         jar: the driver's jar.
         protocols: the driver's protocols, which follow ``jdbc:`` in a URL.
-        system_names: the jar's file names in Linux distributions. The most frequent name comes
-            first.
+        system_names: the jar's file names in Linux distributions, the most frequent one first.
     """
 
     name: str
@@ -163,7 +162,7 @@ def find_driver(name: str) -> Driver:
     """Returns the driver with this name.
 
     Raises:
-        SpecError: if there is no such driver. The error suggests a similar name.
+        SpecError: if there is no such driver.
     """
     driver = DRIVERS.get(name.lower())
     if driver is None:
@@ -178,7 +177,7 @@ def find_driver(name: str) -> Driver:
 
 
 def driver_for_url(url: str) -> Driver | None:
-    """Returns the driver for a JDBC URL, or None if Spark includes it or the driver is unknown."""
+    """Returns the driver for a JDBC URL; None if Spark includes the driver or it is unknown."""
     protocol = url.removeprefix("jdbc:").split(":", 1)[0].lower()
     return next((d for d in DRIVERS.values() if protocol in d.protocols), None)
 
@@ -203,7 +202,7 @@ def cache_folder() -> Path:
 
 
 def folders() -> list[Path]:
-    """Returns the folders to search for jars, in this order. Raises SpecError if there is none."""
+    """Returns the folders to search for jars, in order. Raises SpecError if there are none."""
     configured = _find_folder(JARS_VARIABLE)
     if configured is None:
         return [cache_folder() / "jars"]
@@ -218,7 +217,7 @@ def _find_folder(variable: str) -> Path | None:
 
 
 def find_jar(jar: Jar) -> Path | None:
-    """Returns the path of a jar on this machine, or None. Does not verify the jar's checksum."""
+    """Returns the path of a jar on this machine, or None, without verifying its checksum."""
     paths = (folder / jar.file_name for folder in folders())
     return next((path for path in paths if path.is_file()), None)
 
@@ -226,8 +225,8 @@ def find_jar(jar: Jar) -> Path | None:
 def find_drivers(*others: Jar) -> list[Path]:
     """Returns all jars in the loader's folders, except Iceberg runtimes.
 
-    Of each driver, and of each jar in `others`, returns only one version, preferably the pinned
-    one. If several folders have a file with the same name, returns the file in the first folder.
+    Returns only one version of each driver, and of each jar in `others`, preferably the pinned
+    version. If several folders have a file with the same name, the file in the first folder counts.
     """
     jars_by_name: dict[str, Path] = {}
     for folder in folders():
@@ -254,7 +253,8 @@ def provide_jar(jar: Jar, report: Report) -> Path:
     """Returns the path of a verified jar. Fetches the jar if it is not on this machine.
 
     Raises:
-        SpecError: if the jar cannot be fetched, its checksum is wrong, or no folder is writable.
+        SpecError: if the jar cannot be fetched, if its checksum is wrong, or if no folder is
+            writable.
     """
     present = find_jar(jar)
     if present is not None:
@@ -268,11 +268,10 @@ def provide_jar(jar: Jar, report: Report) -> Path:
 def provide_driver(driver: Driver, report: Report) -> str:
     """Provides a JDBC driver, and returns a message about the result.
 
-    If the driver is not on this machine and cannot be fetched, uses the Linux distribution's jar.
+    If the driver cannot be fetched, uses the Linux distribution's jar.
 
     Raises:
-        SpecError: if the driver cannot be provided (see :func:`provide_jar`), and the distribution
-            has no jar of it.
+        SpecError: if neither is possible; see :func:`provide_jar`.
     """
     present = find_jar(driver.jar) is not None
     try:
@@ -286,7 +285,7 @@ def provide_driver(driver: Driver, report: Report) -> str:
 
 
 def link_jar(jar: Path) -> str:
-    """Links a user's jar into the first writable folder of jars. Returns a message about it.
+    """Links a user's jar into the first writable folder of jars. Returns a message.
 
     Raises:
         SpecError: if no folder is writable.
@@ -299,7 +298,7 @@ def link_jar(jar: Path) -> str:
 
 
 def _write(name: str, write: Callable[[Path], T]) -> T:
-    """Writes a jar to the first writable folder. In images, some folders are often read-only."""
+    """Writes a jar to the first writable folder; some folders of images are often read-only."""
     refused: OSError | None = None
     for folder in folders():
         try:
@@ -344,11 +343,11 @@ def _find_on_system(driver: Driver) -> Iterator[Path]:
 
 
 def _fetch_jar(jar: Jar, folder: Path, report: Report) -> Path:
-    """Fetches a jar. Creates the file only after a complete and verified download."""
+    """Fetches a jar. The file appears only after a complete and verified download."""
     target = folder / jar.file_name
     for leftover in folder.glob(f".{jar.artifact}-*.part"):
         with suppress(OSError):  # another process may have deleted it
-            # No download takes longer than this, so the file's process must have been killed.
+            # No download takes so long, so the file's process must have been killed.
             if leftover.stat().st_mtime < time.time() - _MOST_SECONDS:
                 leftover.unlink()
     with tempfile.NamedTemporaryFile(
@@ -369,7 +368,7 @@ def _fetch_jar(jar: Jar, folder: Path, report: Report) -> Path:
 
 
 def _download(jar: Jar, file: IO[bytes], report: Report) -> str:
-    # These imports are not at the top, because every run imports this module but few runs download.
+    # Imported late, because few runs download jars.
     import http.client
     import urllib.error
     import urllib.request
@@ -379,7 +378,7 @@ def _download(jar: Jar, file: IO[bytes], report: Report) -> str:
     try:
         with urllib.request.urlopen(_request(jar.url), timeout=_TIMEOUT_SECONDS) as response:
             total = int(response.headers.get("Content-Length") or 0)
-            # `read1` returns as soon as bytes have arrived, so that progress is visible.
+            # `read1` returns as soon as bytes arrive, so that progress is visible.
             while chunk := response.read1(_CHUNK_BYTES):
                 digest.update(chunk)
                 file.write(chunk)
@@ -408,7 +407,7 @@ def _download(jar: Jar, file: IO[bytes], report: Report) -> str:
 
 
 def _request(url: str) -> urllib.request.Request:
-    """Returns the request for a URL. Moves the user and password from the URL to a header."""
+    """Returns a request. Moves the user and password from the URL to a header."""
     import base64
     import urllib.request
     from urllib.parse import unquote
@@ -430,10 +429,7 @@ def _without_password(url: str) -> str:
 
 
 def _split_user(url: str) -> tuple[str, str]:
-    """Splits a URL into the URL without user information, and the user information.
-
-    The password may contain slashes.
-    """
+    """Splits user information, which may contain slashes, from a URL."""
     scheme, mark, rest = url.partition("://")
     host = rest.partition("/")[0]
     port = host.partition(":")[2]
@@ -459,18 +455,13 @@ def _describe_ways_out(jar: Jar) -> str:
 
 
 def _repository() -> str:
-    """Returns the URL of Maven Central, or of the mirror that the user has configured.
-
-    A mirror is configured by the environment variable or by Maven's settings.
-    """
+    """Returns the URL of the mirror in the environment or in Maven's settings, or Maven Central."""
     configured = os.environ.get(MIRROR_VARIABLE, "").strip()
     return (configured or _mirror_in_settings() or _MAVEN_CENTRAL).rstrip("/")
 
 
 def _mirror_in_settings() -> str | None:
-    """Returns the URL of the Maven Central mirror in the user's `settings.xml`, or None.
-
-    The URL includes the user and password.
+    """Returns the URL, with user and password, of the mirror in the user's `settings.xml`.
 
     See https://maven.apache.org/guides/mini/guide-mirror-settings.html.
     """

@@ -1,4 +1,4 @@
-"""Chooses the Java installation for Spark: `JAVA_HOME`, the Java in `PATH`, or the bundled JDK."""
+"""Chooses the Java for Spark: `JAVA_HOME`, the Java in `PATH`, or the bundled JDK."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Java:
     Attributes:
         home: the folder, without symbolic links.
         version: the major version.
-        build: the full version. Each build needs a separate class archive.
+        build: the full version. Each build needs its own class archive.
         reason: why this Java was chosen, for messages.
     """
 
@@ -44,8 +44,7 @@ def choose_java(line: SparkLine) -> Java:
     """Chooses a Java installation for a minor version of Spark.
 
     Raises:
-        SpecError: if the Java in `JAVA_HOME` does not support this Spark, or if no Java that
-            supports it is found.
+        SpecError: if `JAVA_HOME` does not support this Spark, or if no supported Java is found.
     """
     java_home = os.environ.get("JAVA_HOME")
     if java_home:
@@ -95,7 +94,7 @@ def _with_reason(java: Java, reason: str) -> Java:
 
 
 def _read_version(program: Path) -> Java | None:
-    """Reads the version from the JDK's `release` file. If there is no such file, runs Java."""
+    """Reads the version from the JDK's `release` file; if there is none, runs Java."""
     try:
         if not os.access(program, os.X_OK):
             return None
@@ -103,7 +102,7 @@ def _read_version(program: Path) -> Java | None:
         release = home / "release"
         text = release.read_text("utf-8", "replace") if release.is_file() else ""
         if not _VERSION.search(text):
-            # The program may be a version manager's script that starts the actual Java.
+            # The program may be the script of a version manager.
             result = subprocess.run(
                 [program, "-XshowSettings:properties", "-version"],
                 capture_output=True,

@@ -1,7 +1,6 @@
-"""Starts Spark's JVM while Python imports modules.
+"""Starts Spark's JVM while Python imports modules, which saves a second.
 
 Settings may contain secrets, so the JVM reads them from a private file, which is then deleted.
-PySpark would wait a second for the JVM to start. :func:`begin` does not wait.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ from loader.spec.redaction import excerpt, redact_foreign
 _CONNECTION_FILE_VARIABLE = "_PYSPARK_DRIVER_CONN_INFO_PATH"
 _NUMBERS = struct.Struct(">ii")  # the port, and the length of the secret in bytes
 _SECONDS = 1.0
-"""The maximum time in seconds to wait for the remaining output of a JVM that has exited."""
+"""How many seconds to wait for the remaining output of a JVM that exited."""
 _EXIT_WAIT_SECONDS = 5.0
-"""After this number of seconds, Java's output is shown even if Java is still starting."""
+"""How many seconds Java may take to start before its output is shown."""
 _LONGEST_LINE = 1 << 20
 _LONGEST_REASON = 1 << 16
-"""This number of bytes of Java's output is searched for the reason why Java does not start."""
+"""How many bytes of Java's output are searched for the reason why Java does not start."""
 PORT, SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
-# Lines of Java's output that do not contain the reason why Java does not start.
+# Lines of Java's output that do not explain why Java does not start.
 _UNINFORMATIVE_LINE = re.compile(
     r"\s|Picked up |NOTE: |WARNING|Warning:|Error: Could not create the Java Virtual Machine"
     r"|Error: A fatal exception|Error occurred during initialization of VM"
@@ -52,11 +51,11 @@ _log = logging.getLogger("loader")
 
 
 class Gateway:
-    """A JVM that is starting. It exits when this process exits or closes its standard input.
+    """A JVM that is starting. It exits when this process exits or closes the JVM's standard input.
 
     Args:
         command: the command that starts the JVM.
-        folder: a private folder, to which the JVM writes its port and its secret.
+        folder: a private folder, to which the JVM writes its port and secret.
 
     Raises:
         OSError: if the command cannot be started.
@@ -68,21 +67,21 @@ class Gateway:
             command.arguments,
             stdin=subprocess.PIPE,
             # The JVM exits half a second after this process. If it inherited this process's output,
-            # programs that read the output would wait for the JVM to exit.
+            # programs that read the output would wait for the JVM.
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env={**command.environment, _CONNECTION_FILE_VARIABLE: str(self._written)},
-            # Only the loader receives Ctrl-C. It then cancels the work in the JVM.
+            # Only the loader receives Ctrl-C, and cancels the work in the JVM.
             start_new_session=True,
         )
         self._buffered: list[bytes] | None = []
-        self._first_output = b""  # for the error message; kept even after it was printed
+        self._first_output = b""  # for the error message
         self._buffer_lock = threading.Lock()
         self._printed = threading.Thread(target=self._copy_output, name="java-output", daemon=True)
         self._printed.start()
 
     def wait(self) -> tuple[int, str]:
-        """Waits until the JVM listens, and returns its port and its secret.
+        """Waits until the JVM listens, and returns its port and secret.
 
         Raises:
             RuntimeError: with Java's message, if Java does not start.
@@ -120,13 +119,13 @@ class Gateway:
         return gateway
 
     def _copy_output(self) -> None:
-        """Copies Java's output to stderr. Buffers it until the JVM is connected."""
+        """Copies Java's output to stderr, but buffers it until the JVM is connected."""
         assert self.process.stdout is not None
         output = self.process.stdout.fileno()
         begun = b""
         with suppress(OSError):
             while data := os.read(output, 1 << 16):
-                # Prints only complete lines, because redaction does not find parts of secrets.
+                # Only complete lines are printed, because redaction does not find parts of secrets.
                 lines, line_break, begun = (begun + data).rpartition(b"\n")
                 if len(begun) > _LONGEST_LINE:
                     lines, line_break, begun = lines + line_break + begun, b"", b""
@@ -153,8 +152,7 @@ class Gateway:
         if self.process.stdin is not None:
             self.process.stdin.close()
         with suppress(ProcessLookupError):
-            # Kills the whole process group, because its child processes would fail after the
-            # settings file is deleted.
+            # The JVM's child processes would fail after the settings file is deleted.
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
@@ -167,7 +165,7 @@ def reason(data: str) -> str:
     text = _PREFIX.sub("", lines[0], count=1) if lines else ""
     causes = _CAUSE.findall(data)
     if causes and _BARE_CLASS.fullmatch(text):
-        text = causes[-1]  # an ExceptionInInitializerError has no text of its own
+        text = causes[-1]  # an ExceptionInInitializerError has no message
     return excerpt(text.rstrip("."), 500) or "Java ended before it could be reached"
 
 
@@ -175,7 +173,7 @@ def _print(data: bytes) -> None:
     data = redact_foreign(data.decode("utf-8", "surrogateescape")).encode(
         "utf-8", "surrogateescape"
     )
-    # Writes bytes to the descriptor, because Python's streams may already be closed at exit.
+    # Python's streams may already be closed at exit.
     with suppress(OSError):
         while data and sys.__stderr__ is not None:
             data = data[os.write(2, data) :]
@@ -201,7 +199,7 @@ class _Start:
         atexit.register(self.give_up)
 
     def connect(self) -> Any:
-        """Waits until the JVM is connected. The JVM will delete its scratch folder when it exits.
+        """Waits until the JVM is connected, and lets it delete its scratch folder when it exits.
 
         System properties that contain secrets are set only now, because the command line would
         reveal them.
@@ -240,7 +238,7 @@ _starting: list[_Start] = []
 
 
 def give_up() -> None:
-    """Kills the JVMs that are still starting. Called before this process is killed."""
+    """Kills the JVMs that are still starting, before this process is killed."""
     for start in [*_starting]:
         start.give_up()
 
@@ -248,7 +246,7 @@ def give_up() -> None:
 def begin(settings: Mapping[str, str]) -> None:
     """Starts the JVM without waiting for it, unless this process already has a JVM.
 
-    If this fails, :func:`start` tries again and reports the error.
+    If Java does not start, :func:`start` tries again and reports the error.
     """
     if not _begun and not _runs():
         with suppress(OSError):
@@ -256,7 +254,7 @@ def begin(settings: Mapping[str, str]) -> None:
 
 
 def start(settings: Mapping[str, str]) -> None:
-    """Starts the JVM if necessary, and waits for it. Does nothing if it is already connected.
+    """Starts the JVM if necessary, and waits until it is connected.
 
     Raises:
         RuntimeError, OSError: if Java does not start.
@@ -271,7 +269,7 @@ def start(settings: Mapping[str, str]) -> None:
 
 
 def forget_ended() -> None:
-    """Clears PySpark's references to an exited JVM, so that :func:`start` can replace it."""
+    """Clears PySpark's references to a JVM that exited, so that :func:`start` can replace it."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -282,7 +280,7 @@ def forget_ended() -> None:
 
 
 def _runs() -> bool:
-    """Returns whether this process has started or inherited a JVM. Does not import PySpark."""
+    """Returns whether this process started or inherited a JVM. Does not import PySpark."""
     if PORT in os.environ:
         return True
     pyspark: Any = sys.modules.get("pyspark")

@@ -1,8 +1,8 @@
 """Builds the command that starts Spark's JVM, and writes the file with its settings.
 
-The command starts the same JVM as `spark-submit`, but needs no shell scripts and no launcher JVM.
-The settings are not on the command line, because all users of the machine can read command lines.
-The module follows the rules of Spark's `AbstractCommandBuilder` and `SparkSubmitCommandBuilder`.
+The command starts the same JVM as `spark-submit`, but without shell scripts and a launcher JVM. It
+does not contain the settings, because all users of the machine can read command lines. The rules
+are those of Spark's `AbstractCommandBuilder` and `SparkSubmitCommandBuilder`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _DEFAULT_OPTIONS = "spark.driver.defaultJavaOptions"
 _CLASS_PATH = "spark.driver.extraClassPath"
 _LIBRARY_PATH = "spark.driver.extraLibraryPath"
 _QUIET_LOG = Path(__file__).parent / "templates" / "log4j2.properties"
-# The option -Dname=value. Either the whole option or its value may be quoted.
+# The option -Dname=value. Quotes may enclose the whole option or its value.
 _SYSTEM_PROPERTY = re.compile(
     r"""(?<!\S)(?:(?P<quote>["'])-D(?P<name>[^\s=]+)=(?P<value>.*?)(?P=quote)"""
     r"""|-D(?P<bare>[^\s=]+)=(?P<text>"[^"]*"|'[^']*'|\S*))(?!\S)"""
@@ -48,32 +48,31 @@ _SYSTEM_PROPERTY = re.compile(
 _PROPERTY = re.compile(r"^[ \t]*(?P<key>[^\s#!=:][^\s=:]*)[ \t]*[=: \t][ \t]*(?P<value>.*?)\s*$")
 
 # With its default thresholds, the C2 compiler takes a third of the CPU time, and most runs end
-# before its code has saved as much. So the thresholds are forty times the defaults. The loops of
-# large reads exceed even these.
+# before its code saves as much. The thresholds are therefore forty times the defaults, which the
+# loops of large reads still exceed.
 _LONG_RUN_OPTIONS = (
     "-XX:Tier4InvocationThreshold=200000",
     "-XX:Tier4MinInvocationThreshold=24000",
     "-XX:Tier4CompileThreshold=600000",
     "-XX:Tier4BackEdgeThreshold=1600000",
 )
-# By default, code from the C1 compiler profiles branches and types for C2. This takes a tenth of a
-# load's CPU time and a third of a dbt build's, and hardly improves the code from C2.
+# By default, code from the C1 compiler profiles branches and types for C2. Profiling takes a tenth
+# of a load's CPU time and a third of a dbt build's, and hardly improves the code from C2.
 _NO_PERF_DATA_OPTIONS = (
     "-XX:-C1ProfileBranches",
     "-XX:-C1ProfileCheckcasts",
     "-XX:-C1ProfileInlinedCalls",
 )
-# By default, the heap grows until garbage collection takes less than a thirteenth of the time. So
-# large loads would soon use all the memory that they may use. A low target for pauses keeps the
-# heap's young generation small.
+# By default, the heap grows until garbage collection takes less than a thirteenth of the time, so
+# large loads would soon use all available memory. A low target for pauses keeps the heap's young
+# generation small.
 _PARALLEL_GC_OPTIONS = ("-XX:GCTimeRatio=2", "-XX:MaxGCPauseMillis=50")
 # The threads of the default collector, G1, occupy two cores. On machines with two cores, the serial
 # collector is as fast for large loads, faster for dbt builds, and needs a quarter less memory.
 _SERIAL = ("-XX:+UseSerialGC",)
-# Hadoop runs the program `chmod` for each local file. With this option, it starts twice as fast.
+# Hadoop runs `chmod` for each local file. With this option, the subprocess starts twice as fast.
 _VFORK_OPTIONS = ("-Djdk.lang.Process.launchMechanism=VFORK",)
-# Without this option, Java may continue after one of its threads has died for lack of memory.
-# Callers that wait for this thread would then hang.
+# Without this option, callers hang that wait for a thread which died for lack of memory.
 _EXIT_ON_OUT_OF_MEMORY = ("-XX:+ExitOnOutOfMemoryError",)
 
 
@@ -84,7 +83,7 @@ class JvmCommand:
     Attributes:
         arguments: the program and its arguments.
         environment: the environment of the process.
-        secrets: system properties that contain secrets. They are set after the JVM has started.
+        secrets: system properties that contain secrets, which are set after the JVM starts.
         own: the settings that the loader adds to the profile's settings.
     """
 
@@ -105,7 +104,7 @@ def build_command(
 
     Raises:
         SpecError: if the user's options cannot be parsed.
-        OSError: if the folder is not writable, or the user's `spark-env.sh` cannot be run.
+        OSError: if the folder is not writable, or if the user's `spark-env.sh` cannot be run.
     """
     environment = _environment(home)
     given = _read_arguments(environment.get(ARGUMENTS, ""))
@@ -122,7 +121,7 @@ def build_command(
 
     path = folder / "spark.properties"
     with open(path, "x", encoding="utf-8", opener=_open_private) as file:
-        # Spark reads only one file. If a key appears twice, Spark uses the last value.
+        # Spark reads only one file, and uses the last value of a key.
         file.write(f"{defaults}\n\n{format_properties(settings)}")
 
     driver = {**driver, **settings}
@@ -137,7 +136,7 @@ def build_command(
         environment["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, libraries))
     host = driver.get("spark.driver.host", "")
     if host and not environment.keys() & {"SPARK_LOCAL_IP", "SPARK_LOCAL_HOSTNAME"}:
-        # Otherwise, Spark resolves the machine's host name, although it does not need the address.
+        # Otherwise, Spark needlessly resolves the machine's host name.
         environment["SPARK_LOCAL_HOSTNAME"] = host
     before, after = _user_class_path(home, environment, driver)
     jars = [str(jar) for jar in list_jars(home, driver)]
@@ -164,10 +163,7 @@ def build_command(
 
 
 def split_options(options: str) -> tuple[str, dict[str, str]]:
-    """Moves the system properties that contain secrets out of Java's options.
-
-    Returns the remaining options, and the values of these properties.
-    """
+    """Splits Java's options into options without secrets, and system properties with secrets."""
     secrets = {}
 
     def keep(match: re.Match[str]) -> str:
@@ -195,7 +191,7 @@ class _Given:
 
 
 def _read_arguments(given: str) -> _Given:
-    """Parses the arguments that affect the JVM. SparkSubmit will parse the other arguments."""
+    """Parses the arguments that affect the JVM. SparkSubmit parses the others."""
     parser = _Parser(add_help=False, allow_abbrev=False)
     keys_by_option = {
         "--driver-memory": _MEMORY,
@@ -208,7 +204,7 @@ def _read_arguments(given: str) -> _Given:
     parser.add_argument("--conf", "-c", action="append", default=[])
     parser.add_argument("--properties-file", type=Path)
     words = iter(_split(ARGUMENTS, given) or ["pyspark-shell"])
-    # A value may begin with a dash, as Java's options do.
+    # A value, such as a Java option, may start with a dash.
     takes_value = {*keys_by_option, "--conf", "-c", "--properties-file"}
     joined = [f"{word}={next(words, '')}" if word in takes_value else word for word in words]
     known, others = parser.parse_known_args(joined)
@@ -233,7 +229,7 @@ def _split(name: str, options: str) -> list[str]:
 
 
 def _environment(home: SparkHome) -> dict[str, str]:
-    """Returns this process's environment, plus the variables that `spark-env.sh` exports."""
+    """Returns this process's environment, and the variables that `spark-env.sh` exports."""
     environment = {**os.environ, "SPARK_HOME": str(home.folder)}
     script = conf_folder(home, environment) / "spark-env.sh"
     if script.is_file():
@@ -256,14 +252,14 @@ def _user_class_path(
 
 
 def _order_jars(jars: Sequence[str], archive: Archive | None) -> list[str]:
-    """Orders the jars so that those of the class archive come first."""
+    """Moves the jars of the class archive to the start."""
     if archive is None:
         return [*jars]
     return [*archive.class_path, *(jar for jar in jars if jar not in archive.class_path)]
 
 
 def _tune_options(given: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """Returns options that suit short runs. Omits options that the user has set."""
+    """Returns options for short runs, except options that the user sets."""
     all_options = " ".join([*given, *_java_variables(environment)])
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     memory = _PARALLEL_GC_OPTIONS if (cores or 1) > 2 else _SERIAL
@@ -282,10 +278,9 @@ def _tune_options(given: Sequence[str], environment: Mapping[str, str]) -> list[
 
 
 def _forbids_archive(given: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Returns whether the user's options do not allow a class archive.
+    """Returns whether the user's options name another archive, a file of options, or an agent.
 
-    Such options name another archive, a file that contains options, or an agent. With an agent,
-    archived classes may crash the JVM.
+    With an agent, archived classes may crash the JVM.
     """
     all_options = " " + " ".join([*given, *_java_variables(environment)])
     return bool(
@@ -305,7 +300,7 @@ def _java_variables(environment: Mapping[str, str]) -> list[str]:
 def _log_options(
     home: SparkHome, environment: Mapping[str, str], given: Sequence[str]
 ) -> list[str]:
-    """Returns the option that makes logs quiet, unless the user has configured log4j."""
+    """Returns the option that makes logs quiet, unless the user configures log4j."""
     all_options = " ".join([*given, *_java_variables(environment)])
     if "LOG4J_CONFIGURATION_FILE" in environment or "log4j" in all_options:
         return []
@@ -314,7 +309,7 @@ def _log_options(
     if own.is_file():
         return [f"-Dlog4j.configurationFile={own}"]
     if any(file.suffix != ".template" for file in conf.glob("log4j2*")):
-        return []  # log4j finds this file on the class path, although it has another format
+        return []  # log4j finds such a file, which has another format, on the class path
     return [f"-Dlog4j.configurationFile={_QUIET_LOG}"]
 
 

@@ -11,12 +11,12 @@ from pyspark import SparkContext
 
 from loader.errors import JavaEndedError, LoaderError
 
-_SECONDS = 3.0  # A JVM's connections break a moment before its process exits.
+_SECONDS = 3.0  # a JVM's connections break a moment before its process exits
 _STOPPED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def explain_java_end(error: BaseException, where: str) -> JavaEndedError | None:
-    """Returns an error that says how Spark's Java process has exited; None if it is still running.
+    """Returns an error that explains how Spark's JVM exited; None if the JVM is running.
 
     Args:
         error: an error that may be a consequence of the exit.
@@ -26,13 +26,13 @@ def explain_java_end(error: BaseException, where: str) -> JavaEndedError | None:
 
 
 def has_java_ended() -> bool:
-    """Returns whether the JVM has exited. Returns False if another process started the JVM."""
+    """Returns whether the JVM has exited; false if another process started it."""
     process = getattr(SparkContext._gateway, "proc", None)
     return process is not None and process.poll() is not None
 
 
 def is_restart_wanted() -> bool:
-    """Returns whether the JVM has exited, unless a signal to stop ended it."""
+    """Returns whether the JVM has exited, except after a signal to stop."""
     process = getattr(SparkContext._gateway, "proc", None)
     code = None if process is None else process.poll()
     return code is not None and _signal(code) not in _STOPPED
@@ -41,7 +41,7 @@ def is_restart_wanted() -> bool:
 def explain_process_end(
     error: BaseException, where: str, process: subprocess.Popen[bytes] | None
 ) -> JavaEndedError | None:
-    """Like :func:`explain_java_end`, but for `process`. Returns None if `process` is None."""
+    """Like :func:`explain_java_end`, but for any process; None if `process` is None."""
     lost = any(isinstance(each, (Py4JError, ConnectionError)) for each in _list_causes(error))
     if process is None or (isinstance(error, (LoaderError, OSError)) and not lost):
         return None
@@ -55,10 +55,7 @@ def explain_process_end(
 
 
 def _is_connection_broken(error: BaseException) -> bool:
-    """Returns whether an error means that the connection to the JVM is broken.
-
-    Returns False for errors that the JVM itself reports.
-    """
+    """Returns whether the connection to the JVM is broken; false for errors of the JVM itself."""
     return any(
         isinstance(each, ConnectionError)
         or (type(each).__name__ == "Py4JNetworkError")
@@ -94,7 +91,7 @@ def _error(code: int, where: str) -> JavaEndedError:
 
 
 def _signal(code: int) -> signal.Signals | None:
-    """Returns the signal that ended a process, according to its exit code, or None."""
+    """Returns the signal that ended a process with this exit code, or None."""
     try:
         return signal.Signals(-code if code < 0 else code - 128)  # a shell adds 128
     except ValueError:

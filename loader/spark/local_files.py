@@ -1,10 +1,9 @@
 """Avoids one `chmod` subprocess for each local file and folder that Hadoop creates.
 
-Each subprocess takes 3 ms, and a small batch starts about twenty. Hadoop needs these subprocesses
-because PySpark does not include Hadoop's native library. But Java can set a file's mode directly.
-So the loader compiles a subclass of Hadoop's local file system that does this, with the Janino
-compiler. It does so only after a few batches: in shorter runs, compiling would take more time than
-it saves. Access to object stores and HDFS does not change.
+Each subprocess takes 3 ms, and a small batch starts about twenty, because PySpark does not include
+Hadoop's native library. The loader therefore compiles (with Janino) a subclass of Hadoop's local
+file system that sets a file's mode in Java. It does so only after a few batches, because in shorter
+runs, compiling takes more time than it saves. Object stores and HDFS are not affected.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ _BATCHES = 3
 _NAME = "strandline.LocalFiles"
 _HADOOP_CLASS = "org.apache.hadoop.fs.RawLocalFileSystem"
 _WRAPPER_CLASS = "org.apache.hadoop.fs.FilterFileSystem"
-# Hadoop's `chmod` is still called in two cases: for modes with setuid, setgid or sticky bits, which
-# Java would drop, and on file systems without POSIX permissions.
+# Hadoop's `chmod` is still used for modes with setuid, setgid or sticky bits, which Java would
+# drop, and on file systems without POSIX permissions.
 _SOURCE = """
 package strandline;
 
@@ -53,7 +52,7 @@ _batches = 0
 
 
 def count_written_batch(spark: SparkSession) -> None:
-    """Counts a written batch. After a few batches, replaces Hadoop's local file system."""
+    """Counts the batches, and replaces Hadoop's local file system after a few."""
     global _batches
     with _lock:
         _batches += 1
@@ -70,7 +69,7 @@ def _replace_file_system(spark: SparkSession) -> None:
     context: Any = spark.sparkContext
     configured = context._jsc.hadoopConfiguration()
     local = jvm.java.net.URI.create("file:///")
-    # All code in the JVM shares one cached object for local files.
+    # All code in the JVM shares this cached object.
     files = jvm.org.apache.hadoop.fs.FileSystem.get(local, configured)
     if files.getRawFileSystem().getClass().getName() != _HADOOP_CLASS:
         return  # the profile configures another implementation

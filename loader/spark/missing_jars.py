@@ -1,4 +1,4 @@
-"""Determines which jar the driver or an executor lacks, from an error about a missing class."""
+"""Finds out which jar the driver or an executor lacks, from an error about a missing class."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from loader.package import page
 from loader.spark.jars import DRIVERS
 from loader.spark.spark_version import find_spark
 
-# Java writes slashes between packages if the missing class is one that another class needs.
+# Java writes slashes between packages if another class refers to the missing class.
 _MISSING_CLASS = re.compile(
     r"(?:ClassNotFoundException|NoClassDefFoundError): ([\w$]+(?:[./][\w$]+)+)"
 )
 _ON_EXECUTOR = re.compile(r"\(TID \d+\) \([^()]* executor (?!driver\b)")
-# Java reports this if an executor lacks the class of a lambda. The message does not name the class.
+# Java's message if an executor lacks the class of a lambda, which the message does not name.
 _MISSING_LAMBDA = "cannot assign instance of java.lang.invoke.SerializedLambda to field"
 _NO_FILE_SYSTEM = re.compile(r"No FileSystem for scheme \"?(s3[an]?)\b")
 _DRIVER_PACKAGES = {
@@ -25,7 +25,7 @@ _DRIVER_PACKAGES = {
 
 
 def find_missing_jar(text: str) -> tuple[str, str] | None:
-    """Returns the problem and the remedy if an error reports a missing class; else None.
+    """Returns the problem and the remedy if an error reports a missing class, else None.
 
     Args:
         text: the error, including the stack traces of its causes.
@@ -57,10 +57,7 @@ def find_missing_jar(text: str) -> tuple[str, str] | None:
 
 
 def _find_jar(name: str) -> tuple[str, str]:
-    """Returns the jar that contains a class, and the command that provides this jar.
-
-    Returns empty strings if the class is unknown.
-    """
+    """Returns the jar that contains a class and the command that provides it, or empty strings."""
     line = find_spark().line
     if name.startswith("software.amazon."):
         return line.aws.file_name, "loader setup aws"

@@ -1,4 +1,4 @@
-"""Reports the current step of a command, because some steps take minutes."""
+"""Reports the current step of a command."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 LOGGER = "loader.step"
-"""The logger of steps. It gets a message when a step begins, and an empty one when it ends."""
+"""The logger of steps. It logs a message when a step starts, and an empty one when it ends."""
 
 _log = logging.getLogger(LOGGER)
 

@@ -1,7 +1,7 @@
-"""Reads a target from dbt's profiles.yml. The loader and dbt share its Spark settings.
+"""Reads a target from dbt's profiles.yml, so that the loader and dbt share Spark settings.
 
 Behaves like dbt 1.11 (``dbt/config/profile.py``, ``dbt/config/renderer.py``), but does not import
-dbt, because the import takes three seconds.
+dbt, which takes three seconds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from loader.spec.redaction import Redactor, excerpt, is_secret_key, url_secrets
 _VARIABLE = re.compile(r"\bSTRANDLINE_[A-Z0-9_]+\b")
 _NEVER_EMPTY = re.compile(r"spark\.master|spark\.sql\.catalog\.[^.]+\.(?:type|warehouse)")
 _WAREHOUSE = re.compile(r"spark\.sql\.catalog\.[^.]+\.warehouse")
-# References to variables that Iceberg's REST catalog and Hadoop's file systems resolve.
+# References to variables, which Iceberg's REST catalog and Hadoop's file systems resolve.
 _FROM_ENVIRONMENT = re.compile(r"env:(?P<iceberg>\w+)|\$\{env\.(?P<hadoop>\w+)[^}]*\}")
 _SESSION = "Use a target with `type: spark` and `method: session`: the loader runs Spark in-process"
 
@@ -70,18 +70,18 @@ def load_profile(
 
     Args:
         name: the profile's name.
-        target: the target's name. By default, DBT_TARGET, or else the profile's default target.
-        folder: the folder of the spec. Relative paths are resolved against it.
-        profiles_dir: the folder of profiles.yml. By default, DBT_PROFILES_DIR, or else the first of
+        target: the target's name; by default DBT_TARGET, or else the profile's default target.
+        folder: the spec's folder, against which relative paths are resolved.
+        profiles_dir: the folder of profiles.yml; by default DBT_PROFILES_DIR, or else the first of
             `folder`, `folder`/profiles and ~/.dbt that contains a profiles.yml.
-        env: the variables for `env_var`. By default, the variables of this process.
+        env: the variables for `env_var`; by default those of this process.
         redactor: receives the secrets that the target contains.
 
     Raises:
-        SpecError: if the file, the profile, the target or a variable is missing, or the target
+        SpecError: if the file, the profile, the target or a variable is missing, or if the target
             does not use dbt-spark's `session` method.
     """
-    # dbt usually runs in the project's folder. The loader treats the spec's folder as that folder.
+    # dbt usually runs in the project's folder, which is the spec's folder here.
     env = {**(os.environ if env is None else env), "PWD": str(folder.absolute())}
     path = _find(folder, profiles_dir, env)
     profiles = _read(path)
@@ -110,7 +110,7 @@ def load_profile(
 
 
 def find_named_profile(project: Path) -> Path | None:
-    """Returns the path of the profiles.yml that contains a dbt project's profile, or None."""
+    """Returns the path of the profiles.yml with a dbt project's profile, or None."""
     try:
         path = _find(project, None, os.environ)
         return path if read_profile_name(project) in _read(path) else None
@@ -129,12 +129,13 @@ def read_profile_name(project: Path) -> str | None:
 
 
 def find_misspelt_variables(profile: Profile, spec: str, env: Mapping[str, str]) -> dict[str, str]:
-    """Finds variables that nothing reads but whose names resemble those that the profile reads.
-
-    Returns a mapping from each such name to the similar name.
+    """Finds environment variables that may be misspelt, because nothing reads them.
 
     Args:
         spec: the text of loader.yml, which may also read variables.
+
+    Returns:
+        The similar name of a variable that the profile reads, keyed by the misspelt name.
     """
     text = profile.path.read_text(encoding="utf-8", errors="replace")
     known = set(_VARIABLE.findall(text))
@@ -148,13 +149,12 @@ def find_misspelt_variables(profile: Profile, spec: str, env: Mapping[str, str])
 
 
 def refuse_moved_project(profile: Profile, folder: Path) -> None:
-    """Refuses a warehouse whose parent folder is missing. Spark would create an empty warehouse.
+    """Raises a SpecError if the parent folder of the project's warehouse is missing.
+
+    Spark would otherwise create an empty warehouse.
 
     Args:
         folder: the project's folder.
-
-    Raises:
-        SpecError: if the project's profile has a warehouse whose parent folder does not exist.
     """
     if profile.path.parent.absolute() not in (folder.absolute(), folder.absolute() / "profiles"):
         return
@@ -177,8 +177,8 @@ def _find(folder: Path, profiles_dir: str | None, env: Mapping[str, str]) -> Pat
     elif env.get("DBT_PROFILES_DIR"):
         places = [Path(os.path.abspath(os.path.expanduser(env["DBT_PROFILES_DIR"])))]
     else:
-        # Searches the folders in the same order as dbt. `loader init` creates profiles/ in an
-        # existing dbt project, so that it does not hide the profile in ~/.dbt from dbt.
+        # dbt's search order, and profiles/, which `loader init` creates in an existing dbt project
+        # so that dbt still finds the profile in ~/.dbt.
         places = [folder, folder / "profiles", home / ".dbt"]
     for place in places:
         if (place / "profiles.yml").is_file():
@@ -227,7 +227,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _target(
     profile: Mapping[str, Any], target: str | None, where: str, env: Mapping[str, str]
 ) -> tuple[str, Any]:
-    """Returns the name of the target, and its settings, not yet rendered.
+    """Returns the target's name and its settings, which are not rendered yet.
 
     Other targets are never rendered, because their variables may be missing.
     """
@@ -288,9 +288,8 @@ def _schema(rendered: Mapping[str, Any], where: str) -> str:
 def _conf(parameters: Any, where: str, folder: Path) -> dict[str, str]:
     """Returns Spark's settings as strings. Makes the paths of local warehouses absolute.
 
-    Omits settings with empty values, which are usually variables that are not set. The master, and
-    the type and warehouse of a catalog, must not be empty, because Spark would use its own
-    defaults.
+    Omits empty settings, which usually come from variables that are not set. The master, and a
+    catalog's type and warehouse, must not be empty, because Spark would use its own defaults.
     """
     if parameters is None:
         return {}
@@ -332,7 +331,7 @@ def _conf(parameters: Any, where: str, folder: Path) -> dict[str, str]:
 
 
 def _absolute(warehouse: str, folder: Path, on_files: bool) -> str:
-    """Makes a local path absolute. Returns URLs and the names of REST warehouses unchanged."""
+    """Makes a local path absolute. URLs and the names of REST warehouses do not change."""
     scheme, local = re.fullmatch(r"(file:(?!/))?(.*)", warehouse, re.DOTALL).groups()  # type: ignore[union-attr]
     if not scheme and re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", local):
         return warehouse
@@ -342,7 +341,7 @@ def _absolute(warehouse: str, folder: Path, on_files: bool) -> str:
 
 
 def find_secrets(conf: Mapping[str, str], env: Mapping[str, str]) -> frozenset[str]:
-    """Returns the keys whose values contain a secret, and not only the name of a variable."""
+    """Returns the keys whose values contain a secret, not just a variable's name."""
     hidden = [v for name, v in env.items() if name.startswith(SECRET_PREFIX) and v.strip()]
     return frozenset(
         key
@@ -375,23 +374,23 @@ SECRET_PREFIX = "DBT_ENV_SECRET"  # dbt hides the values of variables with this 
 
 
 class _Text(str):
-    """The result of the `as_text` filter. It stays a string even if it looks like a literal."""
+    """The result of the `as_text` filter, which stays a string."""
 
 
 class _Native(str):
-    """The result of the `as_native` filter. It is parsed if it is a Python literal."""
+    """The result of the `as_native` filter, which is parsed if it is a Python literal."""
 
 
 class _Bool(_Native):
-    """The result of the `as_bool` filter. It must be a boolean literal."""
+    """The result of the `as_bool` filter, which must be a boolean literal."""
 
 
 class _Number(_Native):
-    """The result of the `as_number` filter. It must be a numeric literal."""
+    """The result of the `as_number` filter, which must be a numeric literal."""
 
 
 def _native_concat(nodes: Iterator[Any]) -> Any:
-    """Implements dbt's ``quoted_native_concat``. If no filter is used, strings are not parsed."""
+    """Implements dbt's ``quoted_native_concat``, which parses strings only after a filter."""
     head = list(islice(nodes, 2))
     if not head:
         return ""
@@ -431,7 +430,7 @@ class _Environment(jinja2.sandbox.SandboxedEnvironment):
 
 
 class Renderer:
-    """Renders the values of a profile, with the same functions that dbt provides for profiles."""
+    """Renders the values of a profile, with the functions that dbt provides for profiles."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self.env = env
@@ -445,7 +444,7 @@ class Renderer:
         )
 
     def render(self, value: Any, where: str, keys: tuple[str | int, ...] = ()) -> Any:
-        """Renders a string. Formats a date. Returns any other value unchanged.
+        """Renders a string, and formats a date. Other values do not change.
 
         Raises:
             SpecError: if the string cannot be rendered.
@@ -461,7 +460,7 @@ class Renderer:
             raise SpecError(error.what, where=where, remedy=error.remedy) from None
         except Exception as error:  # Jinja evaluates expressions, which may raise any exception
             if "password" in keys:
-                return value  # dbt does the same, because a password may resemble Jinja
+                return value  # a password may look like Jinja; dbt does the same
             raise SpecError(
                 f"cannot be rendered: {excerpt(str(error), 500)}",
                 where=where,
@@ -477,8 +476,7 @@ class Renderer:
 
     def _env_var(self, name: str, default: Any = None) -> Any:
         if name in self.env:
-            # The values of secrets are inserted only after rendering, so that Jinja filters cannot
-            # read them.
+            # Secrets are inserted only after rendering, so that Jinja filters cannot read them.
             return _placeholder(name) if name.startswith(SECRET_PREFIX) else self.env[name]
         if default is not None:
             return default

@@ -1,9 +1,9 @@
 """Caches Py4J's lookups of JVM packages, classes and static methods.
 
 For each use of `jvm.org.apache.spark.sql.functions`, Py4J resolves every part of the name in the
-JVM. Java searches all jars for a class `org` before it reports that `org` is a package. Without the
-cache, these lookups are a fifth of the JVM's work in a small sync. Py4J also looks up static
-methods and Scala objects again at each call.
+JVM, and Java searches all jars for a class `org` before it reports that `org` is a package. Without
+the cache, these lookups are a fifth of the JVM's work in a small sync. Py4J also resolves static
+methods and Scala objects at each call.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ class _Package(JavaPackage):  # type: ignore[misc]
 class _Class(JavaClass):  # type: ignore[misc]
     def __getattr__(self, name: str) -> Any:
         resolved = super().__getattr__(name)
-        # Caches only static methods and the instances of Scala objects, because other static fields
-        # may change.
+        # Static fields other than the instances of Scala objects may change.
         if isinstance(resolved, JavaMember) or name == "MODULE$":
             self.__dict__[name] = resolved
         return resolved
@@ -46,8 +45,8 @@ class _Class(JavaClass):  # type: ignore[misc]
 def _cache_attribute(owner: Any, name: str, resolved: Any) -> Any:
     """Caches a resolved name as an attribute of its owner.
 
-    Py4J treats every unknown name as a package. A name that is not in lower case may become a class
-    later (`java_import`), so only lower-case names are cached as packages.
+    For Py4J, every unknown name is a package. Only lower-case names are cached as packages, because
+    other names may become classes later (`java_import`).
     """
     if isinstance(resolved, JavaPackage):
         if not name.islower():

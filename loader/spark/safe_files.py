@@ -1,6 +1,6 @@
 """Reads and creates files in shared folders, and replaces files atomically.
 
-Refuses links, pipes and devices. Other users could create them to redirect reads and writes.
+Refuses links, pipes and devices, with which other users could redirect reads and writes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def read_regular(path: Path, longest: int) -> bytes:
 
     Raises:
         FileNotFoundError: if the file does not exist.
-        OSError: if the path is not a regular file, or the file is too large.
+        OSError: if the path is not a regular file, or if the file is too large.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -57,7 +57,7 @@ def _irregular(path: Path) -> OSError:
 def replace_atomically(new: Path, path: Path) -> None:
     """Renames a file to `path`. After a crash, `path` is either the old or the new file.
 
-    When this function returns, both the contents and the name are on disk.
+    When the function returns, the file's contents and name are on disk.
     """
     _sync_folder(new)
     os.replace(new, path)

@@ -25,21 +25,21 @@ if TYPE_CHECKING:
     from loader.spark.profile import Profile
 
 SUBSTITUTION = "spark.sql.variable.substitute"
-"""A setting that must be off: Spark would replace `${env:NAME}` even in a quoted column name."""
+"""This must be off, because Spark would replace `${env:NAME}` even in a quoted column name."""
 
-# Required settings. They override the profile. The JVM's own time zone must also be UTC, because
-# JDBC drivers use it for timestamps without a time zone.
+# These settings override the profile. The JVM's time zone must also be UTC, because JDBC drivers
+# use it for timestamps without a time zone.
 _REQUIRED = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "false",
-    # Undecodable bytes become U+FFFD. The loader detects this, and its error contains the path of
-    # the file, unlike Spark 4's error.
+    # Undecodable bytes become U+FFFD, which the loader detects. Unlike Spark 4's error, the
+    # loader's error contains the path of the file.
     "spark.sql.legacy.codingErrorAction": "true",
     SUBSTITUTION: "false",
 }
 
-# Limits the history of finished jobs. Only Spark's UI uses this history, which would need hundreds
-# of megabytes in a process that runs for weeks.
+# The history of finished jobs, which only Spark's UI uses, would need hundreds of megabytes in a
+# process that runs for weeks.
 _STATUS_STORE_LIMITS = {
     "spark.ui.retainedJobs": "100",
     "spark.ui.retainedStages": "100",
@@ -47,9 +47,9 @@ _STATUS_STORE_LIMITS = {
     "spark.sql.ui.retainedExecutions": "20",
 }
 
-# By default, Spark caches 100 of the classes that it compiles for queries. A dbt build of one
-# latest table and its tests needs more classes, so each build would compile all of them again. This
-# would take a third of the tests' run time.
+# By default, Spark caches only 100 classes that it compiled for queries. A dbt build of one latest
+# table and its tests needs more, so each build would compile all of them again, which would take a
+# third of the tests' run time.
 _CODEGEN_CACHE = {"spark.sql.codegen.cache.maxEntries": "1000"}
 
 _SINGLE_PROCESS_SETTINGS = {
@@ -61,8 +61,8 @@ _SINGLE_PROCESS_SETTINGS = {
     "spark.sql.datetime.java8API.enabled": "true",  # `hold_rows` needs it for timestamps
 }
 
-# Verifies the checksums of Parquet pages, instead of Hadoop's checksum files (`_skip_checksums`).
-# Parquet does not verify them by default.
+# Parquet verifies the checksums of its pages only with this setting. They replace Hadoop's checksum
+# files (`_skip_checksums`).
 _CHECKSUM_SETTINGS = {"spark.hadoop.parquet.page.verify-checksum.enabled": "true"}
 
 _EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
@@ -83,7 +83,7 @@ _DRIVERS = (
 
 
 def begin(profile: Profile) -> None:
-    """Starts Spark's JVM, but does not wait for it. :func:`session` waits."""
+    """Starts Spark's JVM without waiting for it. :func:`session` waits."""
     jvm.begin(settings(profile.conf, profile.secrets))
 
 
@@ -91,7 +91,7 @@ def session(profile: Profile) -> SparkSession:
     """Starts Spark, or returns the session of this process.
 
     Raises:
-        SpecError: if PySpark, the Iceberg runtime or Java is missing, or Spark does not start.
+        SpecError: if PySpark, the Iceberg runtime or Java is missing, or if Spark does not start.
     """
     wanted = settings(profile.conf, profile.secrets)
     if lacks_iceberg(find_spark(), wanted):
@@ -102,7 +102,7 @@ def session(profile: Profile) -> SparkSession:
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    # Without this, Spark's Python workers would run the `python3` in PATH.
+    # By default, Spark's Python workers would run the `python3` in PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     logging.getLogger("py4j").setLevel(logging.ERROR)
     silence_query_log()
@@ -127,7 +127,7 @@ def session(profile: Profile) -> SparkSession:
 
 
 def _explain_failed_start(error: Exception, wanted: Mapping[str, str]) -> tuple[str, str]:
-    """Returns the problem and the remedy if Spark does not start."""
+    """Returns the reason why Spark does not start, and the remedy."""
     remedy = "Check the target's server_side_parameters, and `loader setup`"
     host = _UNKNOWN_HOST.search(str(error))
     if host is not None and host[1] == socket.gethostname():
@@ -154,8 +154,7 @@ def _explain_failed_start(error: Exception, wanted: Mapping[str, str]) -> tuple[
 def _keep_signal_handlers() -> Iterator[None]:
     """Prevents PySpark from replacing the loader's SIGINT handler.
 
-    PySpark's handler could call the JVM in the middle of another call, which would break the
-    connection.
+    PySpark's handler could call the JVM during another call, which would break the connection.
     """
     from pyspark import SparkContext
 
@@ -169,10 +168,11 @@ def _keep_signal_handlers() -> Iterator[None]:
 
 
 def settings(conf: Mapping[str, str], secrets: Iterable[str] = ()) -> dict[str, str]:
-    """Returns the settings of the profile and the loader's required settings.
+    """Adds the loader's settings to the profile's.
 
     Args:
-        secrets: keys whose values Spark must also mask in its event log and UI.
+        conf: the profile's settings.
+        secrets: keys whose values Spark must mask in its event log and UI.
     """
     catalog = conf.get("spark.sql.defaultCatalog", "spark_catalog")
     uncached = {f"spark.sql.catalog.{catalog}.cache-enabled": "false"}
@@ -182,27 +182,26 @@ def settings(conf: Mapping[str, str], secrets: Iterable[str] = ()) -> dict[str, 
 
 
 def find_session() -> SparkSession | None:
-    """Returns the Spark session of this process; None if there is none. Does not import PySpark."""
+    """Returns the Spark session of this process, or None. Does not import PySpark."""
     module = sys.modules.get("pyspark.sql")
     found: Any = module.SparkSession._instantiatedSession if module is not None else None
     return None if found is None or is_stopped(found) else found
 
 
 def is_stopped(spark: SparkSession) -> bool:
-    """Returns whether a program has stopped the session's Spark."""
+    """Returns whether the session's Spark was stopped."""
     context: Any = spark.sparkContext
     return context._jsc is None
 
 
 def adopt_session(spark: SparkSession) -> SparkSession:
-    """Returns a new session with the required settings, on a Spark that the caller has started.
+    """Returns a new session with the required settings, on a Spark that the caller started.
 
     The settings and temporary views of `spark` do not change. JDBC driver logs are disabled.
 
     Raises:
-        SpecError: if Spark does not run in this process, or if settings are missing. Without these
-            settings, the loader would read wrong times or stale tables. The error lists all of
-            them.
+        SpecError: if Spark does not run in this process, or if it lacks settings without which the
+            loader would read wrong times or stale tables.
     """
     context: Any = getattr(spark, "_sc", None)  # Spark Connect has none
     if context is None or context._jsc is None:
@@ -245,11 +244,7 @@ def _list_missing_settings(spark: SparkSession) -> list[str]:
 
 
 def check_same_lake(spark: SparkSession, profile: Profile) -> None:
-    """Checks that a running session has the catalogs of a profile.
-
-    Raises:
-        SpecError: if settings differ. The error lists their names, but not their values.
-    """
+    """Raises a SpecError if a running session does not have the catalog settings of a profile."""
     conf = _all_settings(spark)
     differing = [
         key
@@ -266,7 +261,7 @@ def check_same_lake(spark: SparkSession, profile: Profile) -> None:
 
 
 def sibling(spark: SparkSession) -> SparkSession:
-    """Returns a session on the same Spark that has its own settings and temporary views."""
+    """Returns a session of the same Spark with its own settings and temporary views."""
     fresh = spark.newSession()
     for key, value in _sql_settings(spark).items():
         fresh.conf.set(key, value)
@@ -290,9 +285,9 @@ def silence_drivers(spark: SparkSession) -> None:
 
 
 def plan_simply(spark: SparkSession) -> None:
-    """Turns off optimizations that take more time than they save in queries of few rows.
+    """Turns off code generation, adaptive query execution and multiple partitions.
 
-    These are code generation, adaptive query execution and multiple partitions.
+    In queries of few rows, these optimizations take more time than they save.
     """
     for key, value in _SINGLE_PROCESS_SETTINGS.items():
         spark.conf.set(key, value)
@@ -300,9 +295,9 @@ def plan_simply(spark: SparkSession) -> None:
 
 @contextmanager
 def generate_code(spark: SparkSession) -> Iterator[None]:
-    """Turns code generation on again, for queries that scan many rows after :func:`plan_simply`.
+    """Reverts :func:`plan_simply`'s settings of code generation, for queries that scan many rows.
 
-    Uses the profile's settings of code generation. No other thread may use the session.
+    No other thread may use the session within the block.
     """
     for key in _SINGLE_PROCESS_SETTINGS:
         if key.startswith("spark.sql.codegen."):
@@ -320,7 +315,7 @@ def generate_code(spark: SparkSession) -> Iterator[None]:
 def hold_rows(rows: DataFrame) -> DataFrame:
     """Runs a query, and returns its rows as a DataFrame in the driver's memory.
 
-    The query must return only a few thousand rows. Queries of the DataFrame do not reread the
+    The query must return at most a few thousand rows. Queries of the DataFrame do not reread the
     source, and most of them run no job. Call :func:`plan_simply` first. Strings must be valid
     UTF-8, because they are converted to Java strings.
     """
@@ -336,7 +331,7 @@ def hold_rows(rows: DataFrame) -> DataFrame:
 def plan_now(rows: DataFrame) -> DataFrame:
     """Plans a query now, so that its tables may be altered before it runs.
 
-    Otherwise, Spark 4.1 resolves the tables a second time when the query runs, and fails if their
+    Spark 4.1 would otherwise resolve the tables again when the query runs, and fail if their
     columns have changed.
     """
     from pyspark.sql import DataFrame
@@ -349,7 +344,7 @@ def plan_now(rows: DataFrame) -> DataFrame:
 
 
 def empty(spark: SparkSession, schema: StructType) -> DataFrame:
-    """Returns an empty DataFrame. PySpark's `createDataFrame` would start a Python worker."""
+    """Returns an empty DataFrame, for which `createDataFrame` would start a Python worker."""
     from pyspark.sql import DataFrame
 
     session: Any = spark
@@ -360,7 +355,7 @@ def empty(spark: SparkSession, schema: StructType) -> DataFrame:
 
 @contextmanager
 def restore_settings(spark: SparkSession) -> Iterator[None]:
-    """Restores the settings of a session after the block, because dbt and models change them."""
+    """Restores a session's settings after the block, because dbt and models change them."""
     before = _all_settings(spark)
     try:
         yield
@@ -376,7 +371,7 @@ def restore_settings(spark: SparkSession) -> Iterator[None]:
 
 def _all_settings(spark: SparkSession) -> dict[str, str]:
     every: Any = spark._jsparkSession.conf().getAll()
-    # Transfers all settings as one string, because one call to the JVM per setting would be slow.
+    # One call to the JVM per setting would be slow.
     pairs = (pair.partition(" -> ") for pair in every.mkString(_SEPARATOR).split(_SEPARATOR))
     return {key: value for key, _, value in pairs}
 
@@ -393,8 +388,8 @@ def _skip_checksums(spark: SparkSession) -> None:
     """Prevents Hadoop from writing a checksum file (`.name.crc`) for each local file.
 
     Hadoop runs `chmod` for each checksum file, which takes 4 ms, and a small batch writes many
-    files. Other engines neither write nor read checksum files. Instead, the loader verifies the
-    checksums inside Parquet files. Iceberg's metadata has no checksums.
+    files. Other engines neither write nor read checksum files. The loader verifies the checksums
+    inside Parquet files instead; Iceberg's metadata has none.
     """
     jvm: Any = spark._jvm
     local = jvm.java.net.URI.create("file:///")
@@ -409,12 +404,12 @@ def _executor_zone(conf: Mapping[str, str]) -> dict[str, str]:
 
 
 def describe_jobs(spark: SparkSession, table: str) -> None:
-    """Marks this thread's jobs with the name of a table, for :func:`rows_written`."""
+    """Marks this thread's jobs with a table's name, for :func:`rows_written`."""
     spark.sparkContext.setLocalProperty("spark.job.description", table)
 
 
 def rows_written(spark: SparkSession, table: str) -> int | None:
-    """Counts the rows that the running stages of a table's jobs have read or written."""
+    """Counts the rows that the running stages of a table's jobs read or wrote so far."""
     try:
         context: Any = spark.sparkContext._jsc.sc()
         stages = context.statusStore().activeStages().iterator()

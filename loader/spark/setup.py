@@ -18,34 +18,34 @@ from loader.spark.java import choose_java
 from loader.spark.profile import find_named_profile, read_profile_name
 from loader.spark.spark_version import SparkHome, SparkLine, find_spark
 
-# The project's link to the dbt package. On a new machine, `loader setup` recreates the link.
+# The project's link to the dbt package, which `loader setup` recreates on a new machine.
 LINK = Path(".strandline") / "package"
 SCHEMA = Path(".strandline") / "loader.schema.json"
-"""The JSON Schema for editors. The first comment in a new loader.yml refers to it."""
-# The folder of the installed package. `dbt deps` would create it from the target of LINK.
+"""The JSON Schema for editors, to which the first comment in a new loader.yml refers."""
+# The folder of the installed package, which `dbt deps` would create from the target of LINK.
 _INSTALLED = Path("dbt_packages") / "strandline"
 _PACKAGES = Path("packages.yml")
 _PROJECT = "__PROJECT__"
-# The warehouse in the dbt package's profile. It is relative to the working folder.
+# The warehouse in the dbt package's profile, relative to the working folder.
 _RELATIVE = "env_var('PWD', '.') ~ '/warehouse'"
-# The warehouse in a project's profile. It is absolute, because tables store their paths, and dbt
-# may be started in any folder.
+# The warehouse in a project's profile is absolute, because tables store their paths, and dbt may be
+# started in any folder.
 _WAREHOUSE = re.compile(r"(?<=env_var\('STRANDLINE_WAREHOUSE', )'(/[^'\\]*/warehouse)'(?=\))")
 EMBEDDED, CLUSTER = "embedded", "cluster"
 """The targets of the profile."""
 _DEFAULT_TARGET = f"env_var('STRANDLINE_TARGET', '{EMBEDDED}')"
-# Names that dbt or the package has reserved.
+# Names that dbt or the package reserves.
 _RESERVED_PROJECT_NAMES = {"dbt", "dbt_spark", "strandline"}
 
 _SPEC = Path("loader.yml")
-# Maps each file to write to its template.
+# The templates, keyed by the file to write.
 _TEMPLATES = {
     _SPEC: "loader.yml",
     Path("dbt_project.yml"): "dbt_project.yml",
     _PACKAGES: "packages.yml",
 }
-# The first place in which dbt looks for a profile. In an existing project, a file there would take
-# precedence over the user's profile, so it is written to a subfolder instead.
+# dbt looks here first for a profile. In an existing project, this file would override the user's
+# profile, so it is written to a subfolder instead.
 _PROFILES = Path("profiles.yml")
 _PROFILES_IN_FOLDER = Path("profiles") / "profiles.yml"
 _GITIGNORE = Path(".gitignore")
@@ -73,7 +73,7 @@ _CLUSTER_STEPS = (
     "  7. dbt build                    # latest tables and tests",
 )
 
-# The changes that the user must make to the files of an existing project to use the package.
+# The changes with which an existing project uses the package.
 _DISPATCH = "dispatch: [{macro_namespace: dbt, search_order: [your_project, strandline, dbt]}]"
 _ADVICE_FOR_EXISTING = {
     Path("dbt_project.yml"): f"add `{_DISPATCH}` to it, and `profile: strandline` unless "
@@ -93,12 +93,12 @@ def create(
 
     Args:
         report: called with a message for each file.
-        spec: the text of loader.yml. The default is a sample.
+        spec: the text of loader.yml; by default a sample.
         schema: the JSON Schema of loader.yml.
         target: the profile's default target.
 
     Raises:
-        SpecError: if no file is missing, or the folder is not writable.
+        SpecError: if no file is missing, or if the folder is not writable.
     """
     folder = folder.absolute()
     profiles = _profiles_of(folder)
@@ -140,7 +140,7 @@ def create(
 
 
 def refuse_existing_spec(folder: Path) -> None:
-    """Raises SpecError if a folder has a loader.yml. `loader init --from` would replace it."""
+    """Raises SpecError if a folder has a loader.yml, which `loader init --from` would replace."""
     if (folder / _SPEC).exists():
         raise SpecError(
             "loader.yml already exists",
@@ -150,7 +150,7 @@ def refuse_existing_spec(folder: Path) -> None:
 
 
 def _profiles_of(folder: Path) -> Path:
-    """Returns the path of a project's profile, even if the file does not exist yet."""
+    """Returns the path of a project's profile, which need not exist."""
     profiles = [path for path in (_PROFILES, _PROFILES_IN_FOLDER) if (folder / path).exists()]
     if profiles:
         return profiles[0]
@@ -160,17 +160,13 @@ def _profiles_of(folder: Path) -> Path:
 
 
 def uses_link(folder: Path) -> bool:
-    """Returns whether the dbt project in `folder` uses the link that `init` created."""
+    """Returns whether the dbt project in `folder` uses the link to the dbt package."""
     packages = folder / _PACKAGES
     return packages.is_file() and LINK.as_posix() in packages.read_text(encoding="utf-8")
 
 
 def link_package(folder: Path) -> str:
-    """Creates the links to the dbt package in a project, as `dbt deps` does. Replaces broken links.
-
-    Returns:
-        A message about the result.
-    """
+    """Links the dbt package into a project, as `dbt deps` does. Returns a message."""
     package = package_folder()
     done = link(package, folder / LINK)
     if uses_link(folder):
@@ -179,11 +175,7 @@ def link_package(folder: Path) -> str:
 
 
 def write_schema(folder: Path, schema: str) -> str:
-    """Writes the JSON Schema of loader.yml, which editors use.
-
-    Returns:
-        A message about the result.
-    """
+    """Writes the JSON Schema of loader.yml for editors. Returns a message."""
     path = folder / SCHEMA
     path.parent.mkdir(exist_ok=True)
     path.write_text(schema, encoding="utf-8")
@@ -193,12 +185,12 @@ def write_schema(folder: Path, schema: str) -> str:
 def repair_profile(folder: Path) -> str | None:
     """Writes a project's profile if it is missing, or corrects the warehouse's path in it.
 
-    A clone of the project's repository lacks the profile, because git ignores the file. If ~/.dbt
-    or DBT_PROFILES_DIR contains the profile, none is written. If the warehouse exists at its path,
-    the path is not changed.
+    A clone of the project's repository lacks the profile, because git ignores the file. Writes no
+    profile if ~/.dbt or DBT_PROFILES_DIR contains it. Does not change the path of a warehouse that
+    exists.
 
     Returns:
-        A message about the result, or None if nothing had to be repaired.
+        A message, or None if nothing had to be repaired.
     """
     name = _profiles_of(folder)
     path = folder / name
@@ -226,7 +218,7 @@ def _quote_warehouse(folder: Path) -> str:
 
 
 def project_name(folder: Path) -> str:
-    """Converts a folder's name to a dbt project name: only letters, digits and underscores."""
+    """Converts a folder's name to a dbt project name of letters, digits and underscores."""
     name = re.sub(r"[^a-z0-9_]+", "_", folder.name.lower()).strip("_")
     if not name or name[0].isdigit() or name in _RESERVED_PROJECT_NAMES:
         name = (
@@ -267,10 +259,10 @@ def _ignore(folder: Path) -> str:
 
 
 def link(source: Path, target: Path) -> str:
-    """Creates a link to a folder, or copies it if links are not supported. Replaces older links.
+    """Links a folder, or copies it if links are not supported. Replaces `target`.
 
     Returns:
-        A message about the result.
+        The end of a message about the result.
     """
     source = source.absolute()
     if target.is_symlink():
@@ -300,11 +292,12 @@ def prepare(drivers: Sequence[str], folder: Path, report: Report) -> None:
 
     Args:
         drivers: names, such as `postgresql` or `aws`, or paths of jars.
-        folder: the project's folder. The link to the dbt package in it is repaired.
+        folder: the project's folder, in which the link to the dbt package is repaired.
         report: called with a message for each step.
 
     Raises:
-        SpecError: if Java or Spark is missing, or a jar is unknown or cannot be fetched or written.
+        SpecError: if Java or Spark is missing, or if a jar is unknown or cannot be fetched or
+            written.
     """
     home = find_spark()
     java = choose_java(home.line)
@@ -324,10 +317,10 @@ def prepare(drivers: Sequence[str], folder: Path, report: Report) -> None:
 
 
 def provide_jars(conf: Mapping[str, str], urls: Iterable[str], report: Report) -> None:
-    """Fetches the Iceberg runtime, and the drivers for `urls`, if they are missing.
+    """Fetches the Iceberg runtime and the drivers for `urls` if they are missing.
 
-    Does not fetch jars that the profile names. If a driver cannot be fetched, no error is raised:
-    only the sources that need the driver will fail.
+    Does not fetch jars that the profile names. If a driver cannot be fetched, no error is raised,
+    because only the sources that need the driver will fail.
 
     Raises:
         SpecError: if the Iceberg runtime cannot be provided.
@@ -356,7 +349,7 @@ def _provide_iceberg(home: SparkHome, report: Report) -> str:
 
 
 def _find_jar_or_driver(name: str, line: SparkLine) -> Path | jars.Jar | Driver | None:
-    """Resolves a name to a jar or a driver. Returns None if Spark includes the driver."""
+    """Resolves a name to a jar or a driver; None if Spark includes the driver."""
     if name.lower() in jars.BUILT_IN:
         return None
     if name.lower() == AWS:

@@ -1,4 +1,4 @@
-"""Lists the supported versions of Spark, and contains all code that depends on these versions.
+"""Lists the supported versions of Spark.
 
 No other module checks the version of Spark, Scala, Iceberg or Java.
 """
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 INSTALL = "pip install 'strandline[embedded]'"
 
-# Spark's options for Java modules (org.apache.spark.launcher.JavaModuleOptions). Spark 4.1 also has
-# `--add-modules=jdk.incubator.vector`. This is omitted, because only MLlib needs this module, and a
-# Java without the module would not start.
+# Spark's options for Java modules (org.apache.spark.launcher.JavaModuleOptions), except Spark 4.1's
+# `--add-modules=jdk.incubator.vector`: only MLlib needs this module, and a Java without it would
+# not start.
 _ADD_OPENS = (
     "java.base/java.lang",
     "java.base/java.lang.invoke",
@@ -57,9 +57,9 @@ class SparkLine:
 
     Attributes:
         version: the major and minor version.
-        scala: the Scala version of this Spark.
+        scala: the version of Scala.
         iceberg: the Iceberg runtime for this Spark and Scala.
-        aws: the jar that Iceberg needs for S3FileIO and Glue. `loader setup aws` fetches it.
+        aws: the jar that Iceberg needs for S3FileIO and Glue, which `loader setup aws` fetches.
         java: the supported versions of Java, sorted.
         options: the required JVM options.
     """
@@ -72,7 +72,7 @@ class SparkLine:
     options: tuple[str, ...]
 
     def describe_java(self) -> str:
-        """Returns a list of the supported Java versions, for messages."""
+        """Lists the supported Java versions, for messages."""
         *others, last = map(str, self.java)
         return f"Java {', '.join(others)} or {last}"
 
@@ -140,8 +140,8 @@ class SparkHome:
     """An installed Spark.
 
     Attributes:
-        folder: the folder in which PySpark finds this Spark.
-        line: the entry in LINES for its version.
+        folder: the folder in which PySpark finds Spark.
+        line: the entry in LINES for the version.
     """
 
     folder: Path
@@ -152,7 +152,7 @@ def find_spark() -> SparkHome:
     """Finds Spark in `SPARK_HOME` or in the `pyspark` package, as PySpark does.
 
     Raises:
-        SpecError: if Spark is missing, or its version is not supported.
+        SpecError: if Spark is missing, or if its version is not supported.
     """
     configured = os.environ.get("SPARK_HOME")
     module = find_spec("pyspark")
@@ -189,7 +189,7 @@ def _read_line(folder: Path) -> SparkHome | None:
 
 
 def silence_query_log() -> None:
-    """Prevents PySpark from logging SQL errors as JSON. Spark 3.5 has no such log."""
+    """Prevents PySpark from logging SQL errors as JSON, which Spark 3.5 does not do."""
     try:
         from pyspark.logger import PySparkLogger
     except ImportError:
@@ -201,7 +201,7 @@ def silence_query_log() -> None:
 def jdbc_schema(jvm: Any, connection: Any, result: Any, dialect: Any) -> Any:
     """Returns the columns of a JDBC result as a Java `StructType`.
 
-    Since Spark 4.0, dialects need the connection to determine the schema.
+    Since Spark 4.0, dialects need the connection.
     """
     utils = jvm.org.apache.spark.sql.execution.datasources.jdbc.JdbcUtils
     first = () if _is_version_3() else (connection,)
@@ -209,9 +209,9 @@ def jdbc_schema(jvm: Any, connection: Any, result: Any, dialect: Any) -> Any:
 
 
 def jdbc_relation(spark: SparkSession, columns: Any, partitions: Any, options: Any) -> Any:
-    """Returns Spark's lazy JDBC relation, which is a Java object.
+    """Returns Spark's lazy JDBC relation, a Java object.
 
-    Since Spark 4.1, the constructor has an additional parameter for metrics.
+    Since Spark 4.1, its constructor has a parameter for metrics.
     """
     session: Any = spark
     jvm = session._jvm
@@ -224,9 +224,8 @@ def jdbc_relation(spark: SparkSession, columns: Any, partitions: Any, options: A
 
 
 def record_writers(iceberg: Any, table: Any, spec: Any, form: Any) -> Callable[[Any, Any], Any]:
-    """Returns a function that opens a writer of Iceberg records.
+    """Returns a function that opens a writer of Iceberg records for an output file and a partition.
 
-    The function's arguments are an output file and a partition. The class depends on the version:
     Iceberg 1.12 removes `GenericAppenderFactory`, but its successor is not public in 1.10.
 
     Args:

@@ -1,7 +1,7 @@
-"""Creates private temporary folders, and removes folders that killed processes have left.
+"""Creates private temporary folders, and removes folders that killed processes left behind.
 
-A folder's name identifies its process: `strandline-<kind>-<machine>-<process>-…`. The name includes
-the machine, because several containers may share the parent folder and have equal process ids.
+A folder's name identifies its process: `strandline-<kind>-<machine>-<process>-…`. The machine is
+part of the name, because several containers may share the parent folder and have equal process ids.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def private_folder(kind: str, above: Path | None = None) -> Iterator[Path]:
     """Yields an empty folder that only this user can read, and removes it after the block.
 
     Args:
-        kind: the purpose of the folder, in lower case.
-        above: the parent folder, which is created if it is missing. The default is the system's
-            folder for temporary files.
+        kind: the folder's purpose, in lower case.
+        above: the parent folder, which is created if it is missing; by default the system's folder
+            for temporary files.
     """
     folder = create_folder(kind, above)
     _open.append(folder)
@@ -43,19 +43,20 @@ def private_folder(kind: str, above: Path | None = None) -> Iterator[Path]:
 
 
 def remove_all() -> None:
-    """Removes all private folders of this process. Called before the process is killed."""
+    """Removes all private folders of this process, before the process is killed."""
     for folder in list(_open):
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def create_folder(kind: str, above: Path | None = None, age: float = 0.0) -> Path:
-    """Creates a private folder, and removes folders that killed processes have left.
+    """Creates a private folder, which the caller must remove.
 
-    The caller must remove the new folder.
+    Also removes folders that killed processes left behind.
 
     Args:
-        age: the time in seconds. A killed process's folder is only removed if it has not changed
-            for this time, because a child of the process may still use it.
+        kind, above: see :func:`private_folder`.
+        age: for how many seconds a killed process's folder must not have changed to be removed,
+            because a child of the process may still use it.
     """
     above = above or Path(tempfile.gettempdir())
     above.mkdir(parents=True, exist_ok=True)
@@ -66,13 +67,13 @@ def create_folder(kind: str, above: Path | None = None, age: float = 0.0) -> Pat
 
 
 def name_prefix(kind: str) -> str:
-    """Returns the part of a folder's name before the process id."""
+    """Returns the start of a folder's name, before the process id."""
     machine = re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname())[:60]
     return f"strandline-{kind}-{machine}-"
 
 
 def home_folder() -> Path | None:
-    """Returns the user's home according to the password database. Under sudo, HOME may be wrong."""
+    """Returns the user's home from the password database, because HOME may be wrong under sudo."""
     import pwd
 
     try:
@@ -89,7 +90,7 @@ def ensure_own_folder(place: Path, where: str, remedy: str) -> None:
         remedy: an alternative to removing the folder, for error messages.
 
     Raises:
-        SpecError: if the path is a link, belongs to another user, or other users may write to it.
+        SpecError: if the path is a link, or if other users own it or may write to it.
         OSError: if the folder cannot be created.
     """
     with suppress(FileExistsError):
@@ -138,11 +139,11 @@ def create_local_dir(settings: Mapping[str, str], defaults: str) -> dict[str, st
     """Creates a private folder for Spark's sorts and shuffles. Returns the settings for it.
 
     All users of the machine can read Spark's default folder, and killed processes leave their files
-    there. Creates no folder on a cluster, or if the user has configured a folder. Java also uses
-    the new folder for temporary files, unless the user has configured another folder for these.
+    there. Java also uses the new folder for temporary files, unless the user configures another
+    folder for them. On a cluster, or if the user configures a folder, no folder is created.
 
     Args:
-        settings: the settings of the profile.
+        settings: the profile's settings.
         defaults: the text of `spark-defaults.conf`.
     """
     chosen = LOCAL_DIR in settings or "SPARK_LOCAL_DIRS" in os.environ
