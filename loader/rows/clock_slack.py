@@ -33,7 +33,7 @@ Kerberos accepts the same difference by default. Rereading the rows of five minu
 
 SECOND, MINUTE, HOUR, DAY = 1, 60, 3600, 86400
 UNITS = {MINUTE: "minute", HOUR: "hour", DAY: "day"}
-"""The units that make the next window noticeably larger, and their names."""
+"""The units that make the next window noticeably larger."""
 
 _UNIT = "unit"
 """The checkpoint's entry for the unit of the cursor column."""
@@ -64,7 +64,7 @@ def _measure(cursor: Cursor) -> int:
 
 
 def find_slack(window: Window) -> int:
-    """Returns the seconds by which to lower a window if an application computes the times."""
+    """Returns by how many seconds to lower a window if an application computes the times."""
     if window.slack is None or window.cursor is None:
         return 0
     unit = int((window.mark or {}).get(_UNIT, DAY))  # an unknown unit may be the largest
@@ -101,11 +101,7 @@ def lower_window(window: Window) -> Window:
 
 
 def describe_times(window: Window, low: Cursor | None, high: Cursor | None) -> dict[str, Any]:
-    """Returns the checkpoint entries that the next sync needs to compute the slack.
-
-    Args:
-        low, high: the lowest and the highest cursor of the window.
-    """
+    """Returns the checkpoint entries with which the next sync computes the slack."""
     before: Mapping[str, Any] = window.mark or {}
     unit, floor = measure_unit(low, high), before.get(_FLOOR)
     if unit is None:

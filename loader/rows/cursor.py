@@ -76,7 +76,7 @@ _SPARK_TYPES = {
 }
 
 _MOST_DIGITS = 1000
-"""The maximum number of digits, because a short string such as 1e1000000000 has many more."""
+"""The maximum number of digits. A short string such as 1e1000000000 would have too many."""
 
 _TIMESTAMP = re.compile(
     r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d(?::\d\d)?)(?:\.(\d+))?(Z|[+-]\d\d:?\d\d|[+-]\d\d)?"
@@ -148,7 +148,7 @@ class Cursor:
 
     @property
     def order(self) -> Any:
-        """A value that sorts as in the source, except for strings, which the source may collate."""
+        """A value that sorts as in the source, except for strings: only the source can sort them."""
         if self.type is CursorType.INTEGER:
             return int(self.text)
         if self.type is CursorType.DECIMAL:
@@ -173,7 +173,7 @@ class Cursor:
             span = dt.timedelta(seconds=lookback.seconds)
             if self.type is CursorType.DATE:
                 span = dt.timedelta(days=-(-span // dt.timedelta(days=1)))
-            # The result must not fall below the year 1, in which a common default value lies.
+            # The result must not fall below the year 1, which is common in default values.
             first = dt.date.min if self.type is CursorType.DATE else dt.datetime.min
             lower = self.order - min(span, self.order - first)
             text = lower.isoformat() if self.type is CursorType.DATE else _format_datetime(lower)

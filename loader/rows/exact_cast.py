@@ -40,13 +40,11 @@ def parse_data_type(name: str) -> t.DataType:
 def cast_exactly(text: Column, target: t.DataType, name: str, hides_value: bool = False) -> Column:
     """Casts a string column to a type. The query fails if the cast would change a value.
 
-    For example, a number has too many digits, a date has a time of day, or a timestamp without time
-    zone has a time zone.
+    For example, it fails if a number has too many digits, if a date has a time of day, or if a
+    timestamp without time zone has a time zone.
 
     Args:
-        text: the string column.
         target: a type that `column_types` supports.
-        name: the column's name, for the error message.
         hides_value: whether the error message omits the value, because the column is masked.
     """
     if isinstance(target, t.StringType):
@@ -92,11 +90,6 @@ def cast_to_text(column: Column, kind: t.DataType, name: str) -> Column:
     """Casts a column to strings. The query fails if bytes are not UTF-8.
 
     Structs, arrays and maps become JSON. All other values become the same strings as in Spark.
-
-    Args:
-        column: the column to cast.
-        kind: the column's type.
-        name: the column's name, for the error message.
     """
     if isinstance(kind, (t.StructType, t.ArrayType, t.MapType)):
         return f.when(column.isNotNull(), f.to_json(column))

@@ -24,12 +24,7 @@ _INNER, _OUTER = "_cq_mask_inner", "_cq_mask_outer"
 
 
 def derive_secrets(masks: Mapping[str, str], key: bytes | None) -> dict[str, bytes]:
-    """Returns the two blocks that HMAC derives from the key; nothing if there is no `hash` mask.
-
-    Args:
-        masks: the mask of each column.
-        key: the key for the `hash` mask.
-    """
+    """Returns the two blocks that HMAC derives from the key; nothing if there is no `hash` mask."""
     if HASH not in masks.values():
         return {}
     assert key is not None
@@ -38,7 +33,7 @@ def derive_secrets(masks: Mapping[str, str], key: bytes | None) -> dict[str, byt
 
 
 def add_secrets(rows: DataFrame, secrets: Mapping[str, bytes]) -> DataFrame:
-    """Adds a binary column for each secret, which contains the secret in every row."""
+    """Adds a binary column for each secret, with the secret in every row."""
     if not secrets:
         return rows
     session: Any = rows.sparkSession
@@ -56,12 +51,7 @@ def add_secrets(rows: DataFrame, secrets: Mapping[str, bytes]) -> DataFrame:
 
 
 def mask_rows(rows: DataFrame, masks: Mapping[str, str], key: bytes | None) -> DataFrame:
-    """Returns the rows with masked values.
-
-    Args:
-        masks: the mask of each masked column. Columns that the rows lack are ignored.
-        key: the key for the `hash` mask.
-    """
+    """Returns the rows with masked values. Masks of columns that the rows lack are ignored."""
     names, schema = rows.columns, rows.schema
     used = {name: masks[name] for name in names if name in masks}
     rows = add_secrets(rows, derive_secrets(used, key))
@@ -75,9 +65,7 @@ def mask_rows(rows: DataFrame, masks: Mapping[str, str], key: bytes | None) -> D
 def mask_column(value: Column, data_type: t.DataType, mask: str) -> Column:
     """Returns the masked value. Nulls stay null.
 
-    Args:
-        data_type: the column's type.
-        mask: the mask. For `hash`, the rows must have the columns of :func:`add_secrets`.
+    For the `hash` mask, the rows must have the columns that :func:`add_secrets` adds.
     """
     kind, _, count = mask.partition(": ")
     if kind == "null":

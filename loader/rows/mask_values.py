@@ -40,7 +40,6 @@ def make_mask(mask: str, key: bytes | None) -> Callable[[Any], Any]:
 
     Args:
         mask: the mask as the spec stores it.
-        key: the key for the `hash` mask.
     """
     kind, _, count = mask.partition(": ")
     if kind == HASH:

@@ -60,10 +60,8 @@ def flag_redelivered(
     bytes, all rows are read.
 
     Args:
-        raw: the raw table.
         key: the primary key. If it is empty, the function compares how often each row occurs, and
             only ``_cq_redelivered`` can be true.
-        window, bounds: the window and its bounds in the source.
         is_authoritative: whether the source returns only the current version of each key. If false,
             :func:`assign_generation` must be called first.
         has_base: whether the window may contain versions of the base generation. If true, the raw
@@ -133,9 +131,9 @@ def flag_redelivered(
 
 
 def has_lost_cursor(new_rows: DataFrame, raw: DataFrame, key: Sequence[str], cursor: str) -> bool:
-    """Returns whether any new row has a null cursor although its key has a cursor in the raw table.
+    """Returns whether a new row has a null cursor although its key has a cursor in the raw table.
 
-    Expensive, because all keys of the raw table are read.
+    This is expensive, because it reads all keys of the raw table.
     """
     lost = new_rows.where(f.col(quote_name(cursor)).isNull())
     with_cursor = raw.where(f.col(quote_name(cursor)).isNotNull())
@@ -158,8 +156,8 @@ def _select_comparable(
 ) -> DataFrame:
     """Returns rows of the raw table that include the newest version of each key in a window.
 
-    A newest version in a newer generation may have a cursor below the window. If the window
-    contains versions of an older generation, all batches from the first of them on are included.
+    The newest version may be in a newer generation and have a cursor below the window. If the
+    window contains versions of an older generation, all later batches are therefore included.
     """
     generation = f.col(GENERATION)
     if has_base:

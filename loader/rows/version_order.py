@@ -56,10 +56,10 @@ def assign_generation(
 ) -> DataFrame:
     """Assigns each row to its key's generation in the raw table.
 
-    For sources that may return several versions of a key in any order. The cursor then determines
-    the newest version, unless a repair overrode the order. Rows of repaired keys are appended in
-    the repair's generation. All other rows are appended in the base generation, so that a version
-    with a higher cursor remains newer than a late row.
+    This is for sources that may return several versions of a key in any order. The cursor then
+    determines the newest version, unless a repair overrode the order. Rows of repaired keys are
+    appended in the repair's generation, all others in the base generation, so that a version with a
+    higher cursor remains newer than a late row.
 
     Only rows of the raw table above the base generation are read.
     """
@@ -86,7 +86,6 @@ def number_versions(rows: DataFrame, key: Sequence[str], generation: int) -> Dat
     A later version then counts as newer, regardless of its cursor.
 
     Args:
-        rows: a batch with ``_cq_`` columns.
         generation: the newest generation in the raw table.
     """
     order = Over.partitionBy(*(f.col(quote_name(name)) for name in key)).orderBy(SEQUENCE)

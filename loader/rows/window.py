@@ -26,8 +26,8 @@ class CursorField:
     """A table's cursor column and its type.
 
     Attributes:
-        collated: whether the column is a string that the source does not order by bytes, as Spark
-            does.
+        collated: whether the source orders the column by a collation. Spark orders strings by
+            bytes.
     """
 
     name: str
@@ -39,7 +39,7 @@ class CursorField:
 class Window:
     """A request to a source for the rows at or above `low` and the rows without a cursor.
 
-    The source answers with :class:`Bounds`, from which :meth:`end` and :meth:`floor` are computed.
+    The source answers with :class:`Bounds`.
 
     Attributes:
         cursor: the cursor column; None reads the whole table.
@@ -61,7 +61,7 @@ class Window:
             version.
         above: only rows above this cursor are read.
         initial: the lowest cursor to load according to the spec; None loads all rows.
-        stored_cursor: the stored cursor; None if this sync reads all rows.
+        stored_cursor: None if this sync reads all rows.
         read_raw: reads the given columns of the raw table, from the newest full read on, so that
             connectors can find rows that were never loaded. Columns that the raw table lacks are
             null.
@@ -142,8 +142,8 @@ class Bounds:
         notes: warnings for the user, which do not stop the sync.
         log: the part of the source's log to read; None unless `sync_mode` is `cdc`.
         deletions: the number of deletions that the source reports; see :meth:`Snapshot.deletions`.
-        complete_until: the time, by the source's clock, up to which this window completes the raw
-            table: all rows that were committed until then are in one of the two. None if unknown.
+        complete_until: a time on the source's clock. All rows that were committed until then are in
+            this window or already in the raw table. None if unknown.
     """
 
     rows: int | None

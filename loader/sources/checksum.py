@@ -1,5 +1,7 @@
 """Formats rows as strings, so that a database and Spark compute the same md5 hashes.
 
+The formats are:
+
 - integers and booleans: digits;
 - decimals: the digits of the unscaled value;
 - dates: days since 1970;
@@ -10,8 +12,8 @@
 
 The formatted values of a row are joined with the control character 31. A row's checksum is the
 first 60 bits of the md5 of the joined string. A bucket's checksum is the sum of its rows'
-checksums. A key's hash is the full md5 of the key's formatted values, so SQL can select a key of
-any type by its hash. The first 60 bits of the hash determine the key's bucket.
+checksums. A key's hash is the full md5 of the key's formatted values, so that SQL can select a key
+of any type by its hash. The first 60 bits of the hash determine the key's bucket.
 
 Databases and Spark format floating-point numbers differently, so checksums that a database computes
 exclude floating-point columns. They also exclude columns whose types have no text format.

@@ -34,12 +34,10 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 KEY = "_cq_key"
-"""The column that contains a key's hash, in 32 hexadecimal digits; see
-:mod:`loader.sources.checksum`.
-"""
+"""The column of a key's hash (:mod:`loader.sources.checksum`)."""
 
 CHECKSUM = "_cq_checksum"
-"""The column that contains the checksum of a row (a bigint) or of a bucket (a string)."""
+"""The column of the checksum of a row (a bigint) or of a bucket (a string)."""
 
 BUCKET = "_cq_bucket"
 COUNT = "_cq_count"
@@ -81,7 +79,6 @@ class Contents(ABC):
     """The current rows of one source table, identified by key.
 
     Attributes:
-        key: the key's columns.
         checksum_columns: the columns that a row's checksum includes.
         left_out: the columns that the checksum excludes, as ``name (type)``.
     """
@@ -104,7 +101,6 @@ class Contents(ABC):
         that the spec selects are counted. Parts without such rows are omitted.
 
         Args:
-            share: the buckets.
             parts: the number of parts in each bucket. A key's part number is its hash modulo
                 `share.of` * `parts`.
         """
@@ -135,8 +131,6 @@ class ReadContents(Contents):
 
     Args:
         read: reads the rows of a window.
-        schema: the table's columns.
-        key: the primary key.
         window: the cursor and the rows that the spec selects.
         unique: whether the source has only one row per key. Otherwise the row with the highest
             cursor is used; if several rows have it, the last one that the source returns.
@@ -186,7 +180,7 @@ class ReadContents(Contents):
         names = rows.columns
         if not self._unique:
             cursor = self._window.cursor
-            # If several rows have the highest cursor, the raw table keeps the last row, too.
+            # If several rows have the highest cursor, the raw table also keeps the last one.
             at = f.col(quote_name(cursor.name)) if cursor else f.lit(None).cast("string")
             newest = f.max_by(
                 f.struct(*(f.col(quote_name(name)).alias(f"c{i}") for i, name in enumerate(names))),

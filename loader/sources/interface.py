@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from loader.sources.contents import Contents
 
 REST_COLUMN = "_rest"
-"""The nullable column of a connector for values that no other column can store, as JSON object."""
+"""A connector's nullable column for a JSON object of values that no other column can store."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,6 @@ class SourceTable:
     """A table's columns, key and cursor.
 
     Attributes:
-        ref: the table.
         schema: the columns of the DataFrame that :meth:`Snapshot.read` returns.
         primary_key: the key that the source declares; empty if it declares none.
         no_key_reason: why the declared key is unusable; empty if the key is usable or not declared.
@@ -170,10 +169,8 @@ class Source(ABC):
     """A connector that reads the source of one source document.
 
     Args:
-        name: the source's name.
         options: the document's inner ``spec``, validated by :attr:`options_model`.
-        spark: the session to read with.
-        folder: the spec's folder. Relative paths are resolved against it.
+        folder: the spec's folder, against which relative paths are resolved.
 
     Attributes:
         hide: registers a secret that only the connector can recognize, so that all output redacts
@@ -267,7 +264,6 @@ class Source(ABC):
         """Returns the columns that the `columns` option selects, in the table's order.
 
         Args:
-            names: all columns of the table.
             required: the columns of the key, the cursor and the `deleted_field`.
 
         Raises:
@@ -294,8 +290,6 @@ class Request:
         name: the table's name in messages, ``<source>.<table>``.
         mark: the checkpoint of the last batch; None to start from scratch.
         whole: whether to read all rows in a single batch.
-        cursor: the cursor column; None if there is none.
-        key: the primary key; empty if there is none.
     """
 
     table: SourceTable
@@ -337,8 +331,8 @@ class Snapshot(ABC):
     ) -> DataFrame:
         """Lazily reads the rows between ``window.floor(bounds)`` and ``window.end(bounds)``.
 
-        Unless the partitions, and the rows within them, are in the source's order, a `_cq_seq`
-        column must contain each row's position. An optional boolean column `_cq_deleted` is true
+        If the partitions, or the rows within them, are not in the source's order, a column
+        `_cq_seq` must contain each row's position. An optional boolean column `_cq_deleted` is true
         for rows that the source deleted.
         """
 
@@ -351,26 +345,25 @@ class Snapshot(ABC):
     ) -> DataFrame:
         """Lazily reads up to `limit` rows of a window. Has no side effects.
 
-        By default, the source counts the rows of the window. Override this method if counting is
-        slow.
+        Override this method if :meth:`bounds`, which counts the rows, is slow.
         """
         return self.read(spark, table, window, self.bounds(table, window)).limit(limit)
 
     def confirm_stored(self, table: SourceTable, mark: Mapping[str, Any] | None) -> None:  # noqa: B027
         """Notifies the source that a checkpoint and all rows up to it are stored.
 
-        A source that retains changes until they are read may now delete the changes up to it.
+        A source that retains changes until they are read may now delete them up to the checkpoint.
         """
 
     def use_marks(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:  # noqa: B027
         """Sets a function that returns a table's stored checkpoints by the table's name."""
 
     def list_unmet_requirements(self, table: SourceTable) -> list[str]:
-        """Lists unmet requirements of a table, and their remedies, for `loader check`."""
+        """Lists, for `loader check`, the table's unmet requirements and their remedies."""
         return []
 
     def list_option_notes(self, table: SourceTable, cursor: CursorField) -> list[str]:
-        """Lists options that have no effect or miss late rows, for `loader check`."""
+        """Lists, for `loader check`, options that have no effect or miss late rows."""
         return []
 
     def count_values(
@@ -402,7 +395,10 @@ class Snapshot(ABC):
         return ()
 
     missing_means_deleted: ClassVar[bool] = True
-    """Whether a row that is missing from the source was deleted; files may have been archived."""
+    """Whether a row that is missing from the source was deleted.
+
+    False for files, which may have been archived.
+    """
 
     delivers: ClassVar[bool] = False
     """Whether the source decides which rows it sends next.
@@ -427,7 +423,7 @@ class Snapshot(ABC):
         return False
 
     def probe(self) -> None:
-        """Raises a TableError if the source cannot be read, for `loader check`."""
+        """Raises a TableError, for `loader check`, if the source cannot be read."""
         return
 
     def begin(self, requests: Sequence[Request], context: RunContext) -> None:  # noqa: B027
@@ -442,13 +438,10 @@ class Snapshot(ABC):
         return
 
     def check_unaltered(self, table: SourceTable) -> None:  # noqa: B027
-        """Checks that the source's columns have not changed since the table was described.
+        """Raises a TableError if the source's columns changed after the table was described.
 
-        Called before the rows that were read are published. Without this check, the values of a
-        newly added column might never be read.
-
-        Raises:
-            TableError: if the columns have changed.
+        Called before the rows are published. Without this check, the values of a newly added column
+        might never be read.
         """
 
     def is_steady(self, table: SourceTable) -> bool:
@@ -499,8 +492,8 @@ class Snapshot(ABC):
     ) -> DataFrame:
         """Lazily reads the current rows of the given keys, and possibly other rows.
 
-        Called before a row is treated as deleted. Keys are compared by value, not by hash. If
-        possible, the rows are read from the live table, not from this snapshot.
+        Called before a row is treated as deleted. If possible, the rows are read from the live
+        table, not from this snapshot.
 
         Args:
             keys: the key columns, named as in :meth:`read`.
@@ -522,7 +515,6 @@ class Snapshot(ABC):
         checksums.
 
         Args:
-            key: the primary key.
             window: the cursor and the rows that the spec selects.
             unique: whether each key has only one row in the source.
         """
@@ -563,7 +555,7 @@ def parse_bound(
 
 
 def is_connector_state(mark: Mapping[str, Any] | None) -> bool:
-    """Returns whether a checkpoint belongs to a connector that runs as a child process."""
+    """Returns whether a checkpoint is from a connector that runs as a child process."""
     return mark is not None and {"protocol", "kind", "number"} <= mark.keys()
 
 

@@ -107,7 +107,6 @@ class MaskedSnapshot(Snapshot):
     """Wraps a snapshot and masks its rows.
 
     Args:
-        snapshot: the source's snapshot.
         key: the key for the `hash` mask; None if the spec has none.
     """
 
@@ -137,7 +136,7 @@ class MaskedSnapshot(Snapshot):
         self, spark: SparkSession, table: SourceTable, keys: DataFrame
     ) -> DataFrame:
         if isinstance(table, MaskedTable) and set(table.masks) & set(keys.columns):
-            # A source cannot search for hashes.
+            # Sources cannot search for hashes.
             return Snapshot.read_current_rows(self._by_queries(table), spark, table, keys)
         rows = self._snapshot.read_current_rows(spark, get_original(table), keys)
         return mask_rows(rows, table)
@@ -262,11 +261,6 @@ def check_roles(
     where: str,
 ) -> None:
     """Checks that a table's masks leave its key, cursor and deletion flag usable.
-
-    Args:
-        key: the primary key.
-        cursor: the cursor column.
-        deleted: the column that flags deleted rows.
 
     Raises:
         TableError: if the cursor or the deletion flag is masked, or if a key column has a mask

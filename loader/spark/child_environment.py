@@ -27,9 +27,5 @@ PASSED_ON = (
 
 
 def child_environment(*more: str) -> dict[str, str]:
-    """Returns the environment variables for a child process.
-
-    Args:
-        more: the names of additional variables.
-    """
+    """Returns the variables in :data:`PASSED_ON`, and `more` variables by name."""
     return {name: os.environ[name] for name in (*PASSED_ON, *more) if name in os.environ}

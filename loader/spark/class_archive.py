@@ -79,10 +79,7 @@ def find_archive(home: SparkHome, java: Java, jars: Sequence[str]) -> Archive | 
     """Returns the archive for these versions of Spark and Java, or None if none can be used.
 
     The archive's files must have their recorded sizes, because Java crashes on a truncated archive.
-    The archive's jars must be unchanged and on the class path.
-
-    Args:
-        jars: the jars on the class path, in any order.
+    The archive's jars must be unchanged and on the class path, which consists of `jars`.
     """
     try:
         folder = _folder(home, java)

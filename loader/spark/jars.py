@@ -49,8 +49,6 @@ class Jar:
     """A jar on Maven Central.
 
     Attributes:
-        group, artifact, version: the Maven coordinates.
-        sha256: the file's checksum.
         licence: the SPDX identifier of the licence.
     """
 
@@ -87,7 +85,6 @@ class Driver:
 
     Attributes:
         name: the driver's name in ``loader setup``.
-        jar: the driver's jar.
         protocols: the driver's protocols, which follow ``jdbc:`` in a URL.
         system_names: the jar's file names in Linux distributions, the most frequent one first.
     """
@@ -159,11 +156,7 @@ BUILT_IN = ("derby",)
 
 
 def find_driver(name: str) -> Driver:
-    """Returns the driver with this name.
-
-    Raises:
-        SpecError: if there is no such driver.
-    """
+    """Returns the driver with this name. Raises a SpecError if there is none."""
     driver = DRIVERS.get(name.lower())
     if driver is None:
         known = [*DRIVERS, *BUILT_IN, "aws"]
@@ -271,7 +264,7 @@ def provide_driver(driver: Driver, report: Report) -> str:
     If the driver cannot be fetched, uses the Linux distribution's jar.
 
     Raises:
-        SpecError: if neither is possible; see :func:`provide_jar`.
+        SpecError: if the driver cannot be fetched, and the distribution has no jar of it.
     """
     present = find_jar(driver.jar) is not None
     try:
@@ -298,7 +291,7 @@ def link_jar(jar: Path) -> str:
 
 
 def _write(name: str, write: Callable[[Path], T]) -> T:
-    """Writes a jar to the first writable folder; some folders of images are often read-only."""
+    """Writes a jar to the first writable folder. In images, some folders may be read-only."""
     refused: OSError | None = None
     for folder in folders():
         try:

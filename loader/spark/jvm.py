@@ -54,7 +54,6 @@ class Gateway:
     """A JVM that is starting. It exits when this process exits or closes the JVM's standard input.
 
     Args:
-        command: the command that starts the JVM.
         folder: a private folder, to which the JVM writes its port and secret.
 
     Raises:
@@ -71,7 +70,7 @@ class Gateway:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env={**command.environment, _CONNECTION_FILE_VARIABLE: str(self._written)},
-            # Only the loader receives Ctrl-C, and cancels the work in the JVM.
+            # Only the loader must receive Ctrl-C. It cancels the work in the JVM.
             start_new_session=True,
         )
         self._buffered: list[bytes] | None = []

@@ -72,7 +72,7 @@ _PARALLEL_GC_OPTIONS = ("-XX:GCTimeRatio=2", "-XX:MaxGCPauseMillis=50")
 _SERIAL = ("-XX:+UseSerialGC",)
 # Hadoop runs `chmod` for each local file. With this option, the subprocess starts twice as fast.
 _VFORK_OPTIONS = ("-Djdk.lang.Process.launchMechanism=VFORK",)
-# Without this option, callers hang that wait for a thread which died for lack of memory.
+# Without this option, a thread may die for lack of memory, and callers would wait for it forever.
 _EXIT_ON_OUT_OF_MEMORY = ("-XX:+ExitOnOutOfMemoryError",)
 
 
@@ -81,8 +81,6 @@ class JvmCommand:
     """The command that starts the JVM, and the properties to set in the running JVM.
 
     Attributes:
-        arguments: the program and its arguments.
-        environment: the environment of the process.
         secrets: system properties that contain secrets, which are set after the JVM starts.
         own: the settings that the loader adds to the profile's settings.
     """
@@ -163,7 +161,7 @@ def build_command(
 
 
 def split_options(options: str) -> tuple[str, dict[str, str]]:
-    """Splits Java's options into options without secrets, and system properties with secrets."""
+    """Separates the system properties that contain secrets from Java's other options."""
     secrets = {}
 
     def keep(match: re.Match[str]) -> str:
@@ -309,7 +307,7 @@ def _log_options(
     if own.is_file():
         return [f"-Dlog4j.configurationFile={own}"]
     if any(file.suffix != ".template" for file in conf.glob("log4j2*")):
-        return []  # log4j finds such a file, which has another format, on the class path
+        return []  # log4j finds a file in another format on the class path
     return [f"-Dlog4j.configurationFile={_QUIET_LOG}"]
 
 

@@ -20,7 +20,6 @@ def explain_java_end(error: BaseException, where: str) -> JavaEndedError | None:
 
     Args:
         error: an error that may be a consequence of the exit.
-        where: the action that failed.
     """
     return explain_process_end(error, where, getattr(SparkContext._gateway, "proc", None))
 

@@ -45,7 +45,6 @@ class Profile:
         method: dbt's connection method; always `session`.
         schema: dbt's default schema.
         conf: Spark's settings (`server_side_parameters` in the target).
-        path: the path of profiles.yml.
         secrets: the keys of `conf` whose values contain secrets.
     """
 
@@ -69,7 +68,6 @@ def load_profile(
     """Finds and renders a target.
 
     Args:
-        name: the profile's name.
         target: the target's name; by default DBT_TARGET, or else the profile's default target.
         folder: the spec's folder, against which relative paths are resolved.
         profiles_dir: the folder of profiles.yml; by default DBT_PROFILES_DIR, or else the first of
@@ -152,9 +150,6 @@ def refuse_moved_project(profile: Profile, folder: Path) -> None:
     """Raises a SpecError if the parent folder of the project's warehouse is missing.
 
     Spark would otherwise create an empty warehouse.
-
-    Args:
-        folder: the project's folder.
     """
     if profile.path.parent.absolute() not in (folder.absolute(), folder.absolute() / "profiles"):
         return
@@ -177,8 +172,8 @@ def _find(folder: Path, profiles_dir: str | None, env: Mapping[str, str]) -> Pat
     elif env.get("DBT_PROFILES_DIR"):
         places = [Path(os.path.abspath(os.path.expanduser(env["DBT_PROFILES_DIR"])))]
     else:
-        # dbt's search order, and profiles/, which `loader init` creates in an existing dbt project
-        # so that dbt still finds the profile in ~/.dbt.
+        # Searches in dbt's order, and in profiles/, which `loader init` creates in an existing dbt
+        # project so that dbt still finds the profile in ~/.dbt.
         places = [folder, folder / "profiles", home / ".dbt"]
     for place in places:
         if (place / "profiles.yml").is_file():

@@ -61,8 +61,8 @@ _SINGLE_PROCESS_SETTINGS = {
     "spark.sql.datetime.java8API.enabled": "true",  # `hold_rows` needs it for timestamps
 }
 
-# Parquet verifies the checksums of its pages only with this setting. They replace Hadoop's checksum
-# files (`_skip_checksums`).
+# Makes Parquet verify the checksums of its pages, which replace Hadoop's checksum files
+# (`_skip_checksums`).
 _CHECKSUM_SETTINGS = {"spark.hadoop.parquet.page.verify-checksum.enabled": "true"}
 
 _EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
@@ -171,7 +171,6 @@ def settings(conf: Mapping[str, str], secrets: Iterable[str] = ()) -> dict[str, 
     """Adds the loader's settings to the profile's.
 
     Args:
-        conf: the profile's settings.
         secrets: keys whose values Spark must mask in its event log and UI.
     """
     catalog = conf.get("spark.sql.defaultCatalog", "spark_catalog")

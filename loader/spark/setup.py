@@ -73,7 +73,7 @@ _CLUSTER_STEPS = (
     "  7. dbt build                    # latest tables and tests",
 )
 
-# The changes with which an existing project uses the package.
+# How the user makes an existing project use the package.
 _DISPATCH = "dispatch: [{macro_namespace: dbt, search_order: [your_project, strandline, dbt]}]"
 _ADVICE_FOR_EXISTING = {
     Path("dbt_project.yml"): f"add `{_DISPATCH}` to it, and `profile: strandline` unless "
@@ -94,7 +94,6 @@ def create(
     Args:
         report: called with a message for each file.
         spec: the text of loader.yml; by default a sample.
-        schema: the JSON Schema of loader.yml.
         target: the profile's default target.
 
     Raises:

@@ -57,8 +57,6 @@ class SparkLine:
 
     Attributes:
         version: the major and minor version.
-        scala: the version of Scala.
-        iceberg: the Iceberg runtime for this Spark and Scala.
         aws: the jar that Iceberg needs for S3FileIO and Glue, which `loader setup aws` fetches.
         java: the supported versions of Java, sorted.
         options: the required JVM options.
@@ -199,20 +197,14 @@ def silence_query_log() -> None:
 
 
 def jdbc_schema(jvm: Any, connection: Any, result: Any, dialect: Any) -> Any:
-    """Returns the columns of a JDBC result as a Java `StructType`.
-
-    Since Spark 4.0, dialects need the connection.
-    """
+    """Returns the columns of a JDBC result as a Java `StructType`. Spark 4 needs the connection."""
     utils = jvm.org.apache.spark.sql.execution.datasources.jdbc.JdbcUtils
     first = () if _is_version_3() else (connection,)
     return utils.getSchema(*first, result, dialect, True, True)
 
 
 def jdbc_relation(spark: SparkSession, columns: Any, partitions: Any, options: Any) -> Any:
-    """Returns Spark's lazy JDBC relation, a Java object.
-
-    Since Spark 4.1, its constructor has a parameter for metrics.
-    """
+    """Returns Spark's lazy JDBC relation, whose constructor has a new parameter since Spark 4.1."""
     session: Any = spark
     jvm = session._jvm
     metrics: tuple[Any, ...] = ()
@@ -229,10 +221,8 @@ def record_writers(iceberg: Any, table: Any, spec: Any, form: Any) -> Callable[[
     Iceberg 1.12 removes `GenericAppenderFactory`, but its successor is not public in 1.10.
 
     Args:
-        iceberg: the `org.apache.iceberg` package.
-        table: Iceberg's table object.
+        iceberg: the package `org.apache.iceberg`.
         spec: the partition spec for the new files.
-        form: the file format.
     """
     if _is_version_3():
         older = iceberg.data.GenericAppenderFactory(

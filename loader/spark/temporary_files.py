@@ -55,8 +55,8 @@ def create_folder(kind: str, above: Path | None = None, age: float = 0.0) -> Pat
 
     Args:
         kind, above: see :func:`private_folder`.
-        age: for how many seconds a killed process's folder must not have changed to be removed,
-            because a child of the process may still use it.
+        age: the minimum number of seconds since the last change of a killed process's folder,
+            because a child of the process may still use the folder.
     """
     above = above or Path(tempfile.gettempdir())
     above.mkdir(parents=True, exist_ok=True)
@@ -86,7 +86,6 @@ def ensure_own_folder(place: Path, where: str, remedy: str) -> None:
     """Creates a private folder, or checks that an existing folder is private.
 
     Args:
-        where: the folder's purpose, for error messages.
         remedy: an alternative to removing the folder, for error messages.
 
     Raises:

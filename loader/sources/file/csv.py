@@ -60,10 +60,7 @@ class Group:
 
 
 def is_matched_by_name(native: ReaderOptions) -> bool:
-    """Returns whether the loader matches the columns of CSV files by the names in their headers.
-
-    It does not if the spec sets `enforceSchema`.
-    """
+    """Returns whether CSV columns are matched by header. The option enforceSchema prevents this."""
     options = {name.lower(): value.lower() for name, value in native.options}
     header = options.get("header") == "true"
     return native.format.lower() == "csv" and header and "enforceschema" not in options
@@ -75,8 +72,7 @@ def group_by_header(
     """Groups files by their headers. Omits files that have no lines.
 
     Raises:
-        TableError: if a file's compression does not match its extension, or if its encoding does
-            not match the spec.
+        TableError: if a file's compression or encoding is not as declared.
         Py4JJavaError: if a file cannot be read.
     """
     paths = tuple(paths)
@@ -124,7 +120,7 @@ class _Reader:
         self.native = native
 
     def header(self, path: str) -> str | tuple[str, ...] | None:
-        """Returns a file's header as a string or as column names; None if it has no lines."""
+        """Returns a file's header, as a string or as column names; None if the file is empty."""
         file = self.jvm.org.apache.hadoop.fs.Path(self.jvm.java.net.URI(path))
         if self.whole:
             options = {
@@ -214,10 +210,9 @@ def has_open_quote(native: ReaderOptions, text: Column) -> Column | None:
 
 
 def has_escaped_quote(native: ReaderOptions, text: Column) -> Column | None:
-    r"""Returns whether a line has `\"` within a quoted value, as Spark and MySQL write by default.
+    r"""Returns whether a line has `\"` within a quoted value; None if the spec sets `escape`.
 
-    Returns None if the spec sets `escape`, because the option then determines how quotes are
-    escaped.
+    Spark and MySQL write `\"` by default.
     """
     pattern, quote, comment = open_quote_pattern(native), _quote(native), native.option("comment")
     if "escape" in native.given or native.multiline or pattern is None:

@@ -38,12 +38,9 @@ _HIDE = "or give it a name that begins with _, which hides it"
 def check_entries(
     spark: SparkSession, native: ReaderOptions, follow_links: bool, where: str
 ) -> None:
-    """Rejects links to files outside the folder, special files, and names that cannot be decoded.
+    """Raises a TableError for links out of the folder, special files and undecodable names.
 
     Does nothing for object stores, which have no such entries.
-
-    Raises:
-        TableError: for the first such entry.
     """
     session: Any = spark
     jvm, hadoop = session._jvm, session.sparkContext._jsc.hadoopConfiguration()
@@ -171,7 +168,6 @@ def check_unpacked(path: str, stream: Any) -> None:
     """Raises a TableError for archives, and for compressed files without the usual extension.
 
     Args:
-        path: the file, for the error message.
         stream: a buffered stream at the start of the file; its position does not change.
     """
     stream.mark(_LOOKED_AT)

@@ -34,7 +34,6 @@ def find_miscased_key(text: Column, schema: t.StructType, options: Mapping[str, 
 
     Args:
         text: a line that contains an object or an array of objects.
-        schema: the columns that are read.
         options: the reader's options that apply to a single value.
     """
     key = _find_odd_key(text, schema, options)
@@ -59,7 +58,7 @@ def is_plain(text: Column, schema: t.StructType, options: Mapping[str, str]) -> 
 
 
 def _suspect(text: Column, schema: t.StructType) -> Column:
-    """Returns whether a line may contain a miscased key. This is a cheap pre-check."""
+    """Returns whether a line may contain a miscased key (a cheap pre-check)."""
     tokens = _tokens(schema, "[^\"'/]++")
     return ~text.rlike(rf"(?s)\A{tokens}\z")
 
@@ -165,15 +164,12 @@ def _match(key: Column) -> Column:
 
 
 def _last_value(keys: Column, name: Column) -> Column:
-    """Returns the value of a key; the last value if the key is duplicated, like Spark's reader."""
+    """Returns the value of a key. Of a duplicated key, Spark's reader also uses the last value."""
     return f.get(f.reverse(f.map_values(f.map_filter(keys, lambda key, _: key == name))), f.lit(0))
 
 
 def _add(shape: t.DataType, places: list[dict[str, Any]]) -> int | None:
-    """Appends entries for a type and its nested types in the format of `_PLACES`.
-
-    Returns the index of the type's entry, or None if the type contains no field names.
-    """
+    """Appends a type's entries in the format of `_PLACES`. Returns the index of the first one."""
     if not any(_names(shape)):
         return None
     index = len(places)

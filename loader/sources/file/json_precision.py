@@ -46,7 +46,7 @@ class _Number:
 
     @property
     def rounded(self) -> bool:
-        """Whether a double has other digits than the number."""
+        """Whether the number changes when it is converted to a double."""
         double = float(self.text)
         if not math.isfinite(double) or (not double and re.match(r"[-0.]*[1-9]", self.text)):
             return True
@@ -56,13 +56,10 @@ class _Number:
 
 
 def check_numbers(spark: SparkSession, table: SourceTable, chosen: Column | None) -> None:
-    """Rejects JSON numbers that lose digits, except in columns that the spec declares as doubles.
+    """Raises a TableError if a JSON number loses digits, unless the spec declares it as a double.
 
     Args:
         chosen: a condition on the columns MODIFIED and PATH; None selects all files.
-
-    Raises:
-        TableError: if a number loses digits.
     """
     native: ReaderOptions = table.ref.native
     if native.format.lower() != "json":
@@ -101,7 +98,7 @@ def _leaves(data_type: t.DataType, name: str = "") -> Iterator[tuple[str, t.Data
 
 
 def _holds_any(leaf: t.DataType, doubles: bool) -> bool:
-    """Returns whether a column needs no check; `doubles`: whether double columns are checked."""
+    """Returns whether a column's values need no check."""
     return not isinstance(leaf, (*_WHOLE, t.StringType, t.DoubleType)) or (
         isinstance(leaf, t.DoubleType) and not doubles
     )

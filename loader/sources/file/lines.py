@@ -53,7 +53,6 @@ def add_line_checks(
     """Returns the rows, but reading them fails if Spark would misread a line.
 
     Args:
-        rows: the rows of the selected files.
         chosen: a condition on the columns MODIFIED and PATH; None selects all files.
     """
     form = native.format.lower()
@@ -157,10 +156,10 @@ def _options(native: ReaderOptions) -> dict[str, str]:
 
 
 def _goes_on(native: ReaderOptions, text: Column) -> Column:
-    """Returns whether a line contains text after a valid JSON value, except a trailing comma.
+    """Returns whether text other than a comma follows a valid JSON value in a line.
 
     Such a line, enclosed in brackets, is not an array of one value. The fast functions for standard
-    JSON are tried before the parser, which applies the table's options.
+    JSON are tried before the parser that applies the table's options.
     """
     options = {**_options(native), "columnNameOfCorruptRecord": "_cq_bad"}
     ends = f.substring(text, -1, 1).isin(",", " ", "\t", "\r", "\n")
@@ -216,13 +215,10 @@ def limiting_options(form: str, multiline: bool, limit: int) -> dict[str, str]:
 def check_line_lengths(
     spark: SparkSession, native: ReaderOptions, chosen: Column | None, where: str
 ) -> None:
-    """Rejects files with lines that are so long that Spark would omit them.
+    """Raises a TableError if a line is so long that Spark would omit it.
 
     Args:
         chosen: a condition on the columns MODIFIED and PATH; None selects all files.
-
-    Raises:
-        TableError: if a line is too long.
     """
     if native.option(_LINE_READER) is None or native.multiline:
         return
@@ -248,7 +244,7 @@ def check_line_lengths(
 
 
 def _read(spark: SparkSession, native: ReaderOptions, paths: list[str]) -> tuple[int, int] | None:
-    """Returns the limit and the number of the first line that exceeds it; None if no line does."""
+    """Returns the limit and the number of the first line that exceeds the limit, or None."""
     if not paths:
         return None
     jvm: Any = spark._jvm

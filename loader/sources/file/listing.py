@@ -68,8 +68,6 @@ def is_in_window(window: Window, end: Cursor | None, beyond: bool = False) -> Co
     """Returns whether a file's modification time is in the window and not later than `end`.
 
     Args:
-        window: the window; only its lower bound is used.
-        end: the upper bound; None means unbounded.
         beyond: whether to exclude the files at the window's lower bound.
     """
     time, inside = f.col(MODIFIED), f.lit(True)
@@ -118,7 +116,7 @@ class Seen:
 
     @classmethod
     def from_mark(cls, mark: Mapping[str, Any] | None) -> Seen | None:
-        """Parses the checkpoint that the last sync stored. Returns None if there is none."""
+        """Parses the last sync's checkpoint; None if there is none."""
         if mark is None or not {"before", "files", "digest"} <= set(mark):
             return None
         cursor, begin = (
@@ -140,7 +138,7 @@ class Seen:
         )
 
     def to_mark(self) -> dict[str, Any]:
-        """Returns the checkpoint to store in the state."""
+        """Returns the checkpoint to store."""
         mark: dict[str, Any] = {
             "before": self.cursor.text,
             "files": self.below.count,
@@ -173,14 +171,10 @@ def summarize_files(files: DataFrame, cursor: Cursor) -> tuple[Tally, Tally, Tal
 
 
 def is_settled(cursor: Cursor, listed_at: Cursor) -> bool:
-    """Returns whether any later change to a file is sure to change its modification time.
+    """Returns whether a later change to a file is sure to change its modification time `cursor`.
 
     The resolution of times is two seconds on some file systems. Within that time, a file may be
     replaced by a file that has the same time and size.
-
-    Args:
-        cursor: the file's modification time.
-        listed_at: the time at which the files were listed.
     """
     return bool(cursor.order + _COARSEST <= listed_at.order)
 
@@ -266,12 +260,7 @@ def find_loaded_files(window: Window, table: SourceTable) -> Column | None:
 def build_mark(
     files: DataFrame, table: SourceTable, window: Window, cursor: Cursor, listed_at: Cursor
 ) -> dict[str, Any]:
-    """Returns the checkpoint of a sync.
-
-    Args:
-        cursor: the modification time up to which the sync read all files.
-        listed_at: the time at which the files were listed.
-    """
+    """Returns the checkpoint of a sync that read all files up to the modification time `cursor`."""
     last = Seen.from_mark(window.mark)
     begin = last.begin if last else window.low
     if window.low is None or (last is None and window.low == window.initial):

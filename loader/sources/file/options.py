@@ -85,7 +85,6 @@ class ReaderOptions:
         path: the path that messages show.
         pattern: the path for Spark. Wildcard characters that are not from the spec are escaped.
         home: the folder in the spec. Links to files outside this folder are rejected.
-        line_limit: the maximum number of bytes in a line.
         given: the lower-case names of the options that the spec sets.
         columns: all columns as DDL; None if the spec does not list all columns.
         types: the types that the spec sets for individual columns.

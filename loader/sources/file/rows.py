@@ -302,7 +302,7 @@ def _arrange_columns(rows: DataFrame, schema: StructType, chosen: Column | None)
         existing_name = existing.get(field.name.lower())
         if existing_name is None:
             return f.lit(None).cast(field.dataType).alias(field.name)
-        # A name needs fewer Py4J calls than an expression, which matters with 1000s of columns.
+        # A name needs fewer Py4J calls than an expression, and there may be thousands of columns.
         name = quote_name(field.name)
         return name if existing_name == field.name else f.col(name).alias(field.name)
 
@@ -328,7 +328,6 @@ def apply_types(
 
     Args:
         schema: the columns of the files, or the columns that the spec declares.
-        where: how errors name the table.
 
     Raises:
         TableError: if the spec declares a type for an unknown column.

@@ -34,7 +34,7 @@ _ARGUMENTS = 50  # PostgreSQL's functions take at most 100 arguments
 
 
 class Checksum(ABC):
-    """Builds SQL for checksums. Each kind of database that has an md5 function is a subclass."""
+    """Builds SQL for checksums in one kind of database."""
 
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
@@ -49,7 +49,6 @@ class Checksum(ABC):
 
         Args:
             type_, kind: the results of the query of :meth:`types`.
-            data_type: the column's type in Spark.
         """
 
     @abstractmethod
@@ -241,9 +240,7 @@ class JdbcContents(Contents):
         relation: the table or a subquery of its rows, for the FROM clause.
         wanted: an SQL condition for the rows that the spec loads; empty if it loads all rows.
         columns: SQL for each column, keyed by its name in Spark.
-        key: the columns of the key.
         parts: the columns that a row's checksum includes.
-        left_out: the columns that the checksum excludes, as ``name (type)``.
         query: runs a query in Spark.
         read: reads the rows that match a WHERE clause. Adds a column KEY for an SQL expression.
         judge: raises a TableError if rows that match a WHERE clause have values that the lake
@@ -378,7 +375,6 @@ def read_digest(
         source: the table or a subquery of its rows, for the FROM clause.
         columns: SQL for the stored value of each column.
         where: a WHERE clause; empty selects all rows.
-        rows: the number of rows; None if unknown.
         indexed: whether the rows can be read with an index.
     """
     allowed = "" if indexed else f" and size <= {_MAX_SCAN_BYTES}"

@@ -25,8 +25,7 @@ class ColumnSql:
     """The base class of a snapshot, which builds SQL for table columns.
 
     Args:
-        source: the database.
-        transactions: the transactions of the PostgreSQL snapshot; None for other databases.
+        transactions: the PostgreSQL snapshot's transaction state; None for other databases.
     """
 
     def __init__(self, source: Database, transactions: TransactionMark | None) -> None:
@@ -46,11 +45,10 @@ class ColumnSql:
         return f"strandline_{index}" if self.dialect.quote_character in name else name
 
     def _instants(self, table: SourceTable) -> list[str]:
-        """Returns the subquery's columns that contain instants.
+        """Returns the subquery's columns with instants; none if names differ only in case.
 
         Without this list, Spark would read instants as times without a time zone and convert each
-        value twice. The list is empty if names differ only in case, because Spark could not
-        distinguish them.
+        value twice.
         """
         native = table.ref.native
         names = [self._alias_name(native, i) for i in range(len(native.columns))]
@@ -80,11 +78,7 @@ class ColumnSql:
         return columns
 
     def _list_sums(self, table: SourceTable) -> list[str]:
-        """Returns SQL for the values that a checksum includes.
-
-        These are the loaded values. If Spark casts a column that the database sends as strings,
-        they are the stored values.
-        """
+        """Returns SQL for the values to hash: stored ones if Spark casts them, else loaded ones."""
         columns, native = self._list_expressions(table), table.ref.native
         for index in native.as_texts:
             if not isinstance(table.schema.fields[index].dataType, StringType):
@@ -138,7 +132,7 @@ class ColumnSql:
     def _list_lossy_values(
         self, table: SourceTable, cursor: CursorField | None
     ) -> list[LossyValue]:
-        """Returns the checks for values that the lake cannot store, except excluded cursors."""
+        """Returns the checks of the columns. Some checks do not apply to the cursor."""
         names = table.schema.names
         cursor_index = names.index(cursor.name) if cursor else None
         return [
@@ -177,11 +171,7 @@ class ColumnSql:
         counts: Sequence[str | None],
         cursor: CursorField | None = None,
     ) -> tuple[str, ...]:
-        """Returns warnings about lossy values. Raises a TableError that lists all errors.
-
-        Args:
-            counts: the number of values that match each check.
-        """
+        """Returns warnings about the counted values. Raises a TableError that lists all errors."""
         notes, errors = [], []
         where = f"table {self.source.name}.{table.ref.name}"
         for check, count in zip(self._list_lossy_values(table, cursor), counts, strict=True):
@@ -214,8 +204,7 @@ def build_where(
     """Returns a WHERE clause for the rows of a window that has a cursor.
 
     Args:
-        column: SQL for the cursor.
-        bounds: the bounds of the window; None if they have not been read yet.
+        bounds: the window's bounds; None if they have not been read yet.
         late: a condition that selects additional rows below the window.
         only: a condition that replaces the window's limits.
     """

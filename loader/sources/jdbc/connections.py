@@ -85,7 +85,6 @@ class Connection:
         Args:
             options: Spark's JDBC options (`url`, `driver`, `user`, `password`) and the driver's
                 properties.
-            where: the source's name in error messages.
 
         Raises:
             DatabaseError: if the database is down, rejects the password, or has no driver.
@@ -203,11 +202,7 @@ class Connection:
         ]
 
     def columns(self, dialect: Any, sql: str) -> Any:
-        """Returns the schema of a query as a Java ``StructType``.
-
-        Args:
-            dialect: Spark's JDBC dialect, which maps the types.
-        """
+        """Returns the schema of a query as a Java ``StructType``, using Spark's JDBC dialect."""
         return self._run_query(
             lambda: jdbc_schema(self._jvm, self.java, self._statement.executeQuery(sql), dialect)
         )
@@ -223,7 +218,6 @@ class Connection:
         """Calls a method of ``java.sql.DatabaseMetaData``. Returns a dict for each row.
 
         Args:
-            call: the name of the method.
             labels: the columns to return, in upper case. A column that the driver does not return
                 is None.
         """
@@ -315,12 +309,7 @@ class Connection:
         return self.java.createStatement()
 
     def _run_query(self, query: Callable[[], Answer]) -> Answer:
-        """Runs a query. Opens a new connection if the server closed this one while it was idle.
-
-        Raises:
-            ConnectionRefusedByServer: if the database rejects the query.
-            DatabaseError: if the connection is closed.
-        """
+        """Runs a query. Opens a new connection if the server closed this one while it was idle."""
         reopen, self.reopen = self.reopen, None
         try:
             return self._explain_errors(query)
@@ -350,10 +339,9 @@ class Connection:
             self._is_running = False
 
     def _cancel(self) -> None:
-        """Cancels the running query, which may be waiting for a lock.
+        """Cancels the running query in another thread, because that opens a connection.
 
-        A separate thread cancels it, because that opens a connection. Later queries are not
-        canceled, because some of them clean up.
+        Later queries are not canceled, because some of them clean up.
         """
         if self._is_running:
             threading.Thread(target=self._cancel_query, name="cancel", daemon=True).start()
@@ -400,11 +388,7 @@ class ConnectionPool:
 
     @contextmanager
     def lend(self, where: str) -> Iterator[Connection]:
-        """Yields a connection. Closes the connection if the block raises an error.
-
-        Args:
-            where: the source or table that error messages name.
-        """
+        """Yields a connection. Closes the connection if the block raises an error."""
         connection, opened = self._take_idle(where)
         with opened:
             yield connection
@@ -416,11 +400,7 @@ class ConnectionPool:
         return self._closed
 
     def keep(self, connection: Connection, opened: ExitStack) -> None:
-        """Adds a connection to the pool, or closes it if it cannot be reused.
-
-        Args:
-            opened: the exit stack that closes the connection.
-        """
+        """Adds a connection, which `opened` closes, to the pool if it can be reused."""
         with self._lock:
             if not self._closed and not connection.lost:
                 self._idle.append((connection, opened, time.monotonic()))

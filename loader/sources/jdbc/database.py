@@ -199,7 +199,7 @@ class Database(Source):
 
     @property
     def lock_timeout(self) -> int:
-        """The maximum number of seconds to wait for a table that another session has locked."""
+        """The maximum number of seconds to wait for a table that another session locks."""
         return Lookback.parse(self.options.lock_timeout).seconds or 0
 
     @property
@@ -261,7 +261,6 @@ class Database(Source):
 
         Args:
             connection: reads the schema.
-            relation: the table or subquery to read.
             predicates: a condition for each partition; by default one partition reads all rows.
             session: additional statements that every reader runs first.
             types: the types of the columns for which the loader overrides Spark's choice.
@@ -292,11 +291,7 @@ class Database(Source):
         return {} if types or self._user_properties.keys() & related else reading
 
     def reads_binary(self, types: Mapping[str, str] | None) -> bool:
-        """Returns whether the driver may receive values in the binary format.
-
-        Args:
-            types: as for :meth:`reader`.
-        """
+        """Returns whether the driver may receive values in the binary format."""
         if self._user_properties.get("binaryTransfer", "").lower() == "false":
             return False
         prepares = self._user_properties.get("prepareThreshold", "0").strip() != "0"

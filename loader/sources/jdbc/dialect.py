@@ -104,11 +104,7 @@ class Dialect:
 
     @classmethod
     def disable_idle_timeout(cls, version: int) -> tuple[str, ...]:
-        """Returns statements that disable the server's timeout for idle sessions.
-
-        Args:
-            version: the database's major version.
-        """
+        """Returns statements that disable the server's timeout for idle sessions."""
         return ()
 
     def keep_alive(self, connection: Connection) -> tuple[str, ...]:
@@ -128,18 +124,13 @@ class Dialect:
         """Returns driver properties for reads without a pooler.
 
         Args:
-            version: the database's major version.
             readers: the number of readers that share the memory of one JVM.
         """
         return {}
 
     @classmethod
     def stream_fetch_size(cls, driver: str) -> int | None:
-        """Returns the fetch size that the driver needs to stream rows; None if it always streams.
-
-        Args:
-            driver: the name that the driver reports.
-        """
+        """Returns the fetch size with which the driver streams rows; None if it always does."""
         return None
 
     @classmethod
@@ -192,12 +183,7 @@ class Dialect:
         return ""
 
     def find_lossy_texts(self, index: int, row: Column) -> list[LossyValue]:
-        """Returns checks for values that :meth:`as_text` cannot format exactly.
-
-        Args:
-            index: the column's position.
-            row: the database's description of the column.
-        """
+        """Returns checks for values that :meth:`as_text` cannot format exactly."""
         return []
 
     def find_lossy_values(
@@ -206,9 +192,6 @@ class Dialect:
         """Returns checks for values of a column that the lake cannot store exactly.
 
         Args:
-            index: the column's position.
-            kind: the column's type in Spark.
-            row: the database's description of the column.
             binary: whether the driver receives values in the binary format.
         """
         return []
@@ -277,11 +260,7 @@ class Dialect:
         return set()
 
     def list_unmet_requirements(self, connection: Connection, relation: str) -> list[str]:
-        """Returns the reasons why a table cannot be read completely, for `loader check`.
-
-        Args:
-            relation: the qualified and quoted name of the table.
-        """
+        """Returns, for `loader check`, the reasons why a table cannot be read completely."""
         return []
 
     def read_size(self, connection: Connection, place: TablePath) -> TableSize | None:

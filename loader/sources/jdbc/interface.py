@@ -43,21 +43,11 @@ class LogCapture(ABC):
 
     @abstractmethod
     def check_installed(self, where: str) -> None:
-        """Raises a TableError if one of the plug-in's libraries is not installed.
-
-        Args:
-            where: the source or table, for error messages.
-        """
+        """Raises a TableError if one of the plug-in's libraries is not installed."""
 
     @abstractmethod
     def list_setup_sql(self, source: str, options: JdbcOptions, tables: Sequence[str]) -> list[str]:
-        """Returns the SQL statements with which an administrator prepares the database.
-
-        Args:
-            source: the source's name.
-            options: the source's options.
-            tables: the tables' names in the spec.
-        """
+        """Returns the SQL statements with which an administrator prepares the database."""
 
     @abstractmethod
     def find_single_reader(self, source: str, options: JdbcOptions) -> ExclusiveResource:
@@ -74,7 +64,6 @@ class LogCapture(ABC):
         """Opens the source for the tables of one run.
 
         Args:
-            database: the database to read.
             followed: the tables that are read from the log.
             queried: the tables that are queried.
             open_queries: opens a snapshot for queries. Called only if needed.
@@ -83,10 +72,6 @@ class LogCapture(ABC):
 
 def load_capture(url: str, where: str) -> LogCapture:
     """Returns the plug-in that reads a database's log.
-
-    Args:
-        url: the database's JDBC URL.
-        where: the source or table, for error messages.
 
     Raises:
         SpecError: if no installed package provides a plug-in, or if it cannot be loaded.

@@ -23,7 +23,7 @@ ONLY_WITHIN_LOOKBACK = "rows that commit late are found within the lookback only
 
 
 def describe_range(window: Window) -> str:
-    """Describes which late rows a window finds that starts below the stored cursor."""
+    """Describes which late rows are found by a window that starts below the stored cursor."""
     if window.slack is None or window.has_lookback:
         return ONLY_WITHIN_LOOKBACK
     default = format_duration(DEFAULT_SLACK)
@@ -101,10 +101,10 @@ class LateCommits(Protocol):
         """
 
     def find_excluded(self, table: SourceTable) -> tuple[int, str]:
-        """Returns the number of rows that may have stopped matching the `where` option, and SQL.
+        """Counts the rows that may have stopped matching the `where` option.
 
-        The SQL is a condition that selects these rows. They were written after the last sync and do
-        not match the option; the raw table may contain earlier versions of them that matched.
+        These rows were written after the last sync and do not match the option, but the raw table
+        may contain earlier versions that matched. Also returns an SQL condition that selects them.
         """
 
     def list_warnings(self, table: SourceTable, window: Window) -> tuple[str, ...]:

@@ -61,7 +61,6 @@ class LossyValue:
     In SQL, ``{}`` stands for the column.
 
     Attributes:
-        index: the column's position.
         wrong: an SQL condition that is true for these values. ``{rows}`` stands for `rows`.
         message: the description that follows "3 values of c" in warnings and errors.
         remedy: the remedy for the error; empty if the values cause only a warning.
@@ -104,13 +103,7 @@ class LossyValue:
 def find_rounded_decimals(
     schema: t.StructType, described: Mapping[str, Column], table: str
 ) -> list[LossyValue]:
-    """Returns checks for numbers that Spark would round.
-
-    Args:
-        schema: the columns and their types in Spark.
-        described: the database's description of each column.
-        table: the table's name in the spec.
-    """
+    """Returns checks for numbers that Spark would round."""
     checks = []
     for index, column in enumerate(schema.fields):
         kind = column.dataType

@@ -32,10 +32,7 @@ class NativeColumns:
     Attributes:
         catalog, schema, table: the exact names in the database.
         stored: whether the database stores the rows; false for views and foreign tables.
-        columns: the names of the columns.
         has_xmin: whether the last column is PostgreSQL's system column `xmin`.
-        comment: the comment on the table in the database.
-        lossy_values: the checks for values that the lake cannot store exactly.
         shown: pairs of a column's position and SQL that converts the column (``{}``).
         layout: the names and types of the columns when they were described (:func:`build_layout`).
         types: the types of the columns for which the loader overrides Spark's choice.

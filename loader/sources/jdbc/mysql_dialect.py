@@ -51,8 +51,8 @@ class MySQL(Dialect):
     )
 
     def url(self, url: str, properties: Collection[str] = ()) -> str:
-        # Spark quotes column names with backticks only for "jdbc:mysql" URLs. Its double quotes for
-        # other URLs delimit strings in MariaDB.
+        # Spark quotes column names with backticks only for "jdbc:mysql" URLs. For other URLs, it
+        # uses double quotes, which delimit strings in MariaDB.
         if url.startswith("jdbc:mariadb:"):
             url = "jdbc:mysql:" + url.removeprefix("jdbc:mariadb:")
             if "permitMysqlScheme" not in url:
@@ -94,8 +94,8 @@ class MySQL(Dialect):
 
     @classmethod
     def limit_lock_wait(cls, seconds: int) -> tuple[str, ...]:
-        # The server's defaults could show uncommitted rows, limit the number of rows, or change how
-        # strings are parsed. The drivers run only one statement at a time.
+        # Overrides server defaults that could show uncommitted rows, limit the number of rows, or
+        # change how strings are parsed. The drivers run only one statement at a time.
         limit = f", lock_wait_timeout = {seconds}" if seconds else ""
         return (
             "set time_zone = '+00:00', sql_select_limit = 18446744073709551615, sql_mode = ''"
@@ -105,8 +105,8 @@ class MySQL(Dialect):
 
     @classmethod
     def stream_fetch_size(cls, driver: str) -> int | None:
-        # With any other fetch size, MySQL's driver reads all rows into memory first. A larger fetch
-        # size for MariaDB's driver would save no time, because there are no more round trips.
+        # With any other fetch size, MySQL's driver reads all rows into memory first. For MariaDB's
+        # driver, a larger fetch size would save no round trips.
         return -(2**31) if driver.startswith("MySQL") else _FEW
 
     @classmethod

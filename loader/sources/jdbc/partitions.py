@@ -196,7 +196,6 @@ def balance_cuts(cuts: Sequence[Cursor], counts: Sequence[int], partitions: int)
     Args:
         cuts: the possible boundaries, in ascending order.
         counts: the number of rows below each boundary, followed by the total number of rows.
-        partitions: the number of ranges.
     """
     total = counts[-1]
     chosen: list[Cursor] = []
@@ -250,10 +249,6 @@ def cut_pages(
     The list is empty for partitioned tables, for storage without pages, and for PostgreSQL before
     version 14, which scans the whole table for each range. It is also empty if the table is not
     stored in cursor order, because later syncs could not prune the written files by the cursor.
-
-    Args:
-        relation: the qualified and quoted name of the table.
-        cursor: the cursor column; None if there is none.
 
     Raises:
         DatabaseError: if the server uses PostgreSQL's protocol but has no pages.

@@ -93,8 +93,8 @@ class PostgreSQL(Dialect):
         return () if is_short else (f"set tcp_keepalives_idle = {_SILENT}",)
 
     def has_properties(self, connection: Connection) -> bool:
-        # This is a custom setting. A standard setting could be set in a pooler's shared session,
-        # although the pooler dropped the loader's properties.
+        # A standard setting could be set in a pooler's shared session although the pooler dropped
+        # the loader's properties, so this is a custom setting.
         [(setting,)] = connection.rows("select current_setting('strandline.direct', true)")
         return setting == "on"
 

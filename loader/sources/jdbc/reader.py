@@ -67,8 +67,6 @@ def read_relation(
 
     Args:
         connection: reads the schema. The readers open their own connections.
-        options: Spark's JDBC options, without the relation.
-        relation: the table or subquery to read.
         conditions: a condition for each partition; by default one partition reads all rows.
 
     Raises:
@@ -90,11 +88,7 @@ def read_relation(
 
 
 def build_custom_schema(types: Mapping[str, str]) -> dict[str, str]:
-    """Returns the Spark option that sets the types of columns.
-
-    Args:
-        types: the Spark types, keyed by column name.
-    """
+    """Returns the Spark option that sets the types of columns."""
     if not types:
         return {}
     return {"customSchema": ", ".join(f"{quote_name(name)} {kind}" for name, kind in types.items())}
@@ -173,11 +167,7 @@ _FEW = 20
 
 
 def needs_row_width(schema: StructType, rows: int | None) -> bool:
-    """Returns whether the fetch size depends on the size of the rows.
-
-    Args:
-        rows: the number of rows to read; None if unknown.
-    """
+    """Returns whether the fetch size depends on the size of the rows."""
     if rows is not None and rows <= _FEW:
         return False
     return any(isinstance(c.dataType, (StringType, BinaryType, ArrayType)) for c in schema.fields)
@@ -194,7 +184,6 @@ def choose_fetch_size(
     """Returns the number of rows to fetch per round trip.
 
     Args:
-        rows: the number of rows to read; None if unknown.
         extent: the table's size according to statistics; None if there are none.
         sampled: the average size of a row in a sample, in bytes; 0 if there is no sample.
         whole: whether all rows of the table are read.

@@ -61,7 +61,6 @@ class JdbcSnapshot(ColumnSql, Snapshot):
     """Reads a database's tables. In PostgreSQL, all connections read the same snapshot.
 
     Args:
-        source: the database.
         exported: the exported PostgreSQL snapshot; None for other databases.
     """
 
@@ -199,12 +198,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         where: str,
         cursor: CursorField | None = None,
     ) -> tuple[str, ...]:
-        """Returns warnings about lossy values. Raises a TableError if some must not be loaded.
-
-        Args:
-            counts: the results of :meth:`_list_unusual_counts`.
-            where: a WHERE clause; empty selects all rows.
-        """
+        """Returns warnings about lossy values. Raises a TableError if some must not be loaded."""
         if not any(int(count or 0) for count in counts):
             return ()
         lossy_counts = ", ".join(self._list_lossy_counts(table, cursor))
@@ -490,11 +484,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         return frame
 
     def where(self, table: SourceTable, window: Window, bounds: Bounds | None = None) -> str:
-        """Returns a WHERE clause for the rows of a window.
-
-        Args:
-            bounds: the window's bounds; None if they have not been read yet.
-        """
+        """Returns a WHERE clause for the rows of a window, before or after its bounds are read."""
         if window.cursor is None:
             return ""
         column = self.column(table, window.cursor.name)

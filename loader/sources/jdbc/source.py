@@ -261,10 +261,7 @@ class JdbcSource(Database):
     def _choose_types(
         self, ref: TableRef, described: ColumnDescriptions, cursor: str, key: Collection[str]
     ) -> dict[str, DataType]:
-        """Returns the types that `column_types` sets, keyed by the columns' names in the database.
-
-        `cursor` and `key` are in lower case.
-        """
+        """Returns the types in `column_types`, keyed by the columns' names in the database."""
         configured = self.read_options(ref).column_types
         if not configured:
             return {}

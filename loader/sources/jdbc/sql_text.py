@@ -25,10 +25,9 @@ _REFUSED = {
 def check_sql(text: str, option: str, url: str, kind: str) -> None:
     """Checks that SQL from the spec can be put into parentheses within a statement.
 
-    Everything else is checked by the database.
+    The database checks everything else.
 
     Args:
-        text: the SQL.
         option: the option that contains the SQL.
         url: the database's JDBC URL, which determines how strings are quoted.
         kind: the kind of SQL that the option requires, for the remedy.

@@ -1,10 +1,10 @@
 """Finds late rows in MariaDB and MySQL.
 
 Rows of transactions that were open at the last sync may have times below the stored cursor
-(:mod:`loader.sources.jdbc.mysql.open_transactions`). So may rows of a replaced table: TRUNCATE
-restarts auto-increment numbers, RENAME may install a table with older rows, and a server may reuse
-numbers after a restore or a failover. Each sync therefore stores the identity of the table and its
-server. If the identity changes, the next sync rereads all rows of the table.
+(:mod:`loader.sources.jdbc.mysql.open_transactions`). Rows of a replaced table may also be below it:
+TRUNCATE restarts auto-increment numbers, RENAME may install a table with older rows, and a server
+may reuse numbers after a restore or a failover. Each sync therefore stores the identity of the
+table and its server. If the identity changes, the next sync rereads all rows of the table.
 """
 
 from __future__ import annotations
@@ -32,12 +32,7 @@ _IDENTITY = "stands_for"
 
 
 class MysqlLateCommits:
-    """Implements :class:`~loader.sources.jdbc.late_commits_interface.LateCommits`.
-
-    Args:
-        snapshot: the snapshot to search for late rows.
-        watcher: reads the server's open transactions.
-    """
+    """Implements :class:`~loader.sources.jdbc.late_commits_interface.LateCommits`."""
 
     def __init__(self, snapshot: SnapshotQueries, watcher: TransactionWatcher) -> None:
         self.snapshot = snapshot
@@ -81,7 +76,6 @@ class MysqlLateCommits:
         """Returns the checkpoint for the next sync, or None if there is nothing to store.
 
         Args:
-            connection: reads the database's clock.
             window: a window whose upper bound is its highest cursor.
         """
         activity = self.activities.get(table.ref.name)
@@ -155,7 +149,7 @@ class MysqlLateCommits:
         return limit_reach(open_work.reach(newest, self.snapshot.wall_offset, slack), window)
 
     def _may_rise(self, before: OpenWork, after: OpenWork, window: Window) -> bool:
-        """Returns whether the next sync need not read below the cursor with the new checkpoint."""
+        """Returns whether only the old checkpoint makes the next sync read below the cursor."""
         stored = window.stored_cursor
         old, new = (self._find_reach(work, window) for work in (before, after))
         if stored is None or old is None or new is None:
@@ -193,9 +187,6 @@ def read_identity(
     the PROCESS privilege, or if the table has another engine, the creation time replaces the table
     id. A partitioned table is identified only by its server, because its partitions change. A view
     is identified by its name and its SQL.
-
-    Args:
-        text: formats a string literal.
     """
     servers = connection.rows(
         "show global variables where variable_name in ('server_uid', 'server_uuid')"

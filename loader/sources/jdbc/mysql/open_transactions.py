@@ -183,11 +183,7 @@ class OpenWork:
 
 
 class TransactionWatcher:
-    """Reads a server's open transactions and caches them for a few seconds. It is thread-safe.
-
-    Args:
-        text: formats a string literal.
-    """
+    """Reads a server's open transactions and caches them for a few seconds. It is thread-safe."""
 
     def __init__(self, text: Callable[[str], str]) -> None:
         self._text = text
@@ -201,7 +197,6 @@ class TransactionWatcher:
 
         Args:
             connection: a connection that has not started a transaction.
-            catalog, table: the table.
         """
         with self._reading:
             if self._seen is None or time.monotonic() - self._read_at > _KEPT_SECONDS:
@@ -243,12 +238,10 @@ class _OpenTransactions:
     """The open transactions of a server. Times are in UTC.
 
     Attributes:
-        clock: the server's clock before the other attributes were read.
         running: the start of the oldest running statement; `clock` if there is none.
         writing: the start of the oldest statement that may write to InnoDB; `clock` if there is
             none.
-        writers: the transactions that changed rows.
-        blind: the reason why open transactions are hidden; empty if they are visible.
+        clock, writers, blind: see :class:`OpenTransactions`.
     """
 
     clock: dt.datetime = _PAST

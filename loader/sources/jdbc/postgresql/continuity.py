@@ -123,10 +123,10 @@ class TransactionMark:
 
         There is no bound if the cursor is not a time, or if the clock was set back.
 
-        The bound has a margin of a minute, because times may be rounded and clocks may be
-        corrected; after a failover to a server with another clock, an hour; for wall-clock times,
-        also the maximum offset of a time zone. The margin costs little, because only recently
-        written rows below the window are read.
+        The bound has a margin, because times may be rounded and clocks may be corrected: a minute,
+        or an hour after a failover to a server with another clock. For wall-clock times, the margin
+        includes the maximum offset of a time zone. It costs little, because only recently written
+        rows below the window are read.
         """
         if not type_.is_time or self.since is None or self.is_clock_behind(now):
             return None
@@ -141,8 +141,8 @@ class TransactionMark:
 
         The xmin of a row has 32 bits and wraps around. A comparison with only the lower end of the
         range would be wrong for rows that were written up to 2^32 transactions ago, so both ends
-        are compared. All rows match if the range may have wrapped or if the database is another
-        one. Parallel workers can evaluate all forms of the condition.
+        are compared. All rows match if the range may have wrapped or if this is another database.
+        Parallel workers can evaluate all forms of the condition.
         """
         is_same = self.compare_database(now) is DatabaseContinuity.SAME
         if not is_same or now.xmax - self.xmin >= _WRAP:
@@ -169,11 +169,7 @@ class TransactionMark:
         return bool(self.since and now.clock) and now.clock < str(self.since)
 
     def compare_database(self, now: TransactionMark) -> DatabaseContinuity:
-        """Detects a restore or failover after the checkpoint was stored.
-
-        Args:
-            now: the current transaction state.
-        """
+        """Detects a restore or failover after the checkpoint was stored."""
         before, after = self.system.partition("/")[0], now.system.partition("/")[0]
         is_hidden = not before or not after
         if before == after and not is_hidden and self.system != now.system:
@@ -253,7 +249,7 @@ def read_activity(connection: Connection, holder: int = 0) -> ServerActivity:
     would be missed.
 
     Args:
-        holder: the process id of the session that exports the snapshot, which is ignored.
+        holder: the process id of the session that exports the snapshot. The session is ignored.
     """
     try:
         [(replica, visible)] = connection.rows(
@@ -270,9 +266,9 @@ def read_activity(connection: Connection, holder: int = 0) -> ServerActivity:
             why = "this role cannot see how old open transactions are (grant it pg_read_all_stats)"
             return ServerActivity(None, True, _read_system(connection), why)
         # The query includes background workers, because subscriptions and extensions also write.
-        # The statement's start is used if it is earlier, because a procedure may commit and then
-        # write this time. The clock must be read before the sessions, because a transaction that
-        # started in between would be open in the snapshot but older than `since`.
+        # A procedure may commit and then write the start time of its statement, so that time is
+        # used if it is earlier. The clock must be read before the sessions, because a transaction
+        # that started in between would be open in the snapshot but older than `since`.
         [(since, clock, is_open, hidden, prepared)] = connection.rows(
             f"""
             select
@@ -310,10 +306,7 @@ _TRUE = ("t", "true")
 
 
 def read_transaction_mark(connection: Connection, seen: ServerActivity) -> TransactionMark:
-    """Reads the transaction state of a connection's snapshot.
-
-    Args:
-        seen: the activity that was read before the snapshot.
+    """Reads the transaction state of a connection's snapshot, which `seen` must precede.
 
     Raises:
         ConnectionRefusedByServer: if the server rejects the query, which ends the transaction and
@@ -414,8 +407,6 @@ def wait_for_flush(
 
     Args:
         connection: a connection, which may be in a transaction.
-        seen: the snapshot's transaction state.
-        seconds: the maximum number of seconds to wait.
         connect: opens a connection for the empty transaction.
 
     Returns:

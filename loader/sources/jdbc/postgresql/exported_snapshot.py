@@ -38,7 +38,6 @@ class ExportedSnapshot:
     Attributes:
         name: the identifier with which other sessions import the snapshot; empty on a replica,
             where each session has its own, later snapshot.
-        transactions: the snapshot's transaction state.
         blind: the reason why the age of open transactions is unknown; empty if it is known.
         settings: statements for sessions that read the snapshot.
         check: a statement that fails in a session whose own snapshot is older than this one; empty
@@ -148,7 +147,6 @@ def lock_tables(
     Args:
         connection: a connection in a transaction that has not read anything yet.
         relations: the quoted relations, keyed by name.
-        seconds: the time limit.
 
     Returns:
         The names of the locked relations, and the errors keyed by name. An error means that another

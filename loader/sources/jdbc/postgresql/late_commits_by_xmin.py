@@ -47,7 +47,6 @@ class PostgresLateCommits:
     """Implements :class:`~loader.sources.jdbc.late_commits_interface.LateCommits`.
 
     Args:
-        snapshot: the snapshot to search for late rows.
         transactions: the snapshot's transaction state; None if it cannot be read.
         blind: the reason why the age of open transactions is unknown; empty if it is known.
     """
@@ -173,8 +172,8 @@ class PostgresLateCommits:
     def is_settled(self, table: SourceTable, window: Window) -> bool:
         """Returns whether the checkpoint must be stored even if there are no new rows.
 
-        Otherwise, the next sync might read the same rows again; and after `loader state set`, the
-        stored checkpoint may lack the transactions that are now open.
+        It must be if the next sync would otherwise read the same rows again. After `loader state
+        set`, the stored checkpoint may lack the transactions that are now open.
         """
         if self.transactions is None or window.low is None:
             return False
@@ -214,8 +213,8 @@ class PostgresLateCommits:
 
         This time was read before the snapshot, so the snapshot contains all earlier commits. The
         raw table contains their rows if this sync reads all rows or swept the table, or if no
-        transaction wrote after the last sweep. Otherwise, and for a backfill, which reads only a
-        range, rows may be missing and the result is None.
+        transaction wrote after the last sweep. Otherwise, rows may be missing, and the result is
+        None. It is also None for a backfill, which reads only a range.
         """
         now = self.transactions
         since = parse_known_start(now.since) if now is not None else None
@@ -233,7 +232,7 @@ class PostgresLateCommits:
         return since
 
     def find_excluded(self, table: SourceTable) -> tuple[int, str]:
-        """Returns the number of rows that may have stopped matching the `where` option, and SQL."""
+        """Counts the rows that may have stopped matching the `where` option."""
         sweep = self.sweeps.get(table.ref.name)
         return (sweep.excluded, sweep.exclusion) if sweep is not None else (0, "")
 
@@ -377,7 +376,7 @@ class PostgresLateCommits:
         return f"{condition} and {column} >= {self.snapshot.dialect.literal(bottom)}"
 
     def _sweep(self, connection: Connection, table: SourceTable, window: Window) -> Sweep:
-        """Sweeps a table if due: counts rows below the window that the last sweep could not see."""
+        """Counts rows below the window that the last sweep could not see, if a sweep is due."""
         before, now = self._read_comparable_mark(table, window), self.transactions
         identity = self.identities[table.ref.name]
         assert window.cursor is not None

@@ -32,7 +32,7 @@ _SHARE = 0.05
 """The largest share of the time that `sweep: auto` spends on sweeping one table."""
 _NEGLIGIBLE_SECONDS = 0.05
 _NEGLIGIBLE_SECONDS_IF_SMALL = 1.0
-"""The limit for tables that are too small to measure. Their sweep is slow on a busy machine."""
+"""The limit for tables that are too small to measure, because a busy machine may slow a sweep."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class SweepRecord:
         return now.replica and now.log_end < self.transactions.log_end
 
     def is_due(self, interval: str, bytes_: int, clock: float) -> bool:
-        """Returns whether the next sweep is due.
+        """Returns whether a sweep is due.
 
         Args:
             interval: the table's `sweep` option.
@@ -139,14 +139,8 @@ class Sweep:
 def must_store(before: SweepRecord, after: SweepRecord, rows: int, interval: str) -> bool:
     """Returns whether a sweep's record must be stored even if no row is appended.
 
-    After a quick sweep without rows, a sync need not write its state, because the next sync can
-    repeat the sweep.
-
-    Args:
-        before: the last sweep's record.
-        after: this sweep's record.
-        rows: the number of rows that the sweep found.
-        interval: the table's `sweep` option.
+    After a quick sweep that found no rows, a sync need not write its state, because the next sync
+    can repeat the sweep.
     """
     is_valid = (
         before.transactions.compare_database(after.transactions) is DatabaseContinuity.SAME

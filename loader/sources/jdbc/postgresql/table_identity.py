@@ -76,8 +76,8 @@ class TableIdentity:
     def list_added(self, mark: Mapping[str, Any] | None) -> frozenset[int]:
         """Returns the tables that were added after a checkpoint was stored.
 
-        Returns all tables if the checkpoint contains only a hash, which differs; if the table was a
-        view; if a column's name now refers to another column; or if the database is another one.
+        Returns all tables if the database is another one, if the table was a view, if a column's
+        name now refers to another column, or if the checkpoint contains only a hash, which differs.
         """
         if self.is_in_other_database(mark) or self.has_renamed_column(mark):
             return self.tables
@@ -270,7 +270,7 @@ def read_table_identity(connection: Connection, relation: str) -> TableIdentity:
 
 
 def _read_labels(connection: Connection, relation: str, is_virtual: str) -> Mapping[str, str]:
-    """Reads :attr:`TableIdentity.labels`; `is_virtual` is SQL for ``pg_attribute``."""
+    """Reads :attr:`TableIdentity.labels`."""
     rows = connection.text_rows(
         f"""
         with recursive attributes as (
@@ -314,11 +314,8 @@ def _read_labels(connection: Connection, relation: str, is_virtual: str) -> Mapp
 def find_lowest(connection: Connection, tables: Iterable[int], minimum: str) -> list[str] | None:
     """Returns the minimum of each table that is not empty.
 
-    Returns None if the role cannot read all rows of each table: it may have the privilege to read a
-    parent table but not its partitions.
-
-    Args:
-        minimum: SQL for the minimum.
+    Returns None if the role cannot read all rows. It may have the privilege to read a parent table
+    but not its partitions.
     """
     ids = ", ".join(map(str, sorted(tables)))
     privileges = connection.rows(
