@@ -148,7 +148,7 @@ class Cursor:
 
     @property
     def order(self) -> Any:
-        """A value that sorts as in the source, except for strings: only the source can sort them."""
+        """A value that sorts as in the source, except for strings, which may have a collation."""
         if self.type is CursorType.INTEGER:
             return int(self.text)
         if self.type is CursorType.DECIMAL:

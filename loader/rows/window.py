@@ -86,7 +86,6 @@ class Window:
     )
 
     def end(self, bounds: Bounds) -> Cursor | None:
-        """Returns the upper bound of a read, or None if there is none."""
         if self.high is not None or self.open_ended:
             return self.high
         return bounds.high

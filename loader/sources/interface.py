@@ -89,7 +89,6 @@ class TableRef:
 
     @property
     def qualified_name(self) -> str:
-        """The table's unambiguous name in the source."""
         return self.origin or self.name
 
     @property
@@ -99,7 +98,6 @@ class TableRef:
 
     @property
     def lake_name(self) -> str:
-        """The raw table's name; see :mod:`loader.names`."""
         return in_the_lake(self.name)
 
 

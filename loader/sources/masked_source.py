@@ -321,7 +321,6 @@ def _check_types(masks: Mapping[str, str], column_types: Mapping[str, str], wher
 
 
 def _check_mask(mask: str, column: t.StructField, where: str) -> None:
-    """Raises a TableError if a mask does not fit a column's type."""
     kind, data_type = mask.partition(":")[0], column.dataType
     fits = {
         HASH: (_is_hashable, "strings, whole numbers, dates and binary values"),
@@ -354,7 +353,6 @@ def _has_year(data_type: t.DataType) -> bool:
 
 
 def mask_rows(rows: DataFrame, table: SourceTable) -> DataFrame:
-    """Returns the rows of a table with masked values."""
     if not isinstance(table, MaskedTable):
         return rows
     return mask_columns.mask_rows(rows, table.masks, table.key)

@@ -250,7 +250,6 @@ def _run_workload(home: SparkHome, java: Java, options: list[str], place: Path) 
 
 
 def _remove_older(folder: Path) -> None:
-    """Removes all but the most recently used archives."""
     with suppress(OSError):
         others = [path for path in folder.parent.iterdir() if path.is_dir()]
         others.sort(key=lambda path: path.stat().st_mtime, reverse=True)

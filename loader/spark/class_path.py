@@ -92,7 +92,6 @@ def add_shipped_jars(home: SparkHome, settings: Mapping[str, str]) -> dict[str, 
 
 
 def conf_folder(home: SparkHome, environment: Mapping[str, str]) -> Path:
-    """Returns Spark's configuration folder."""
     configured = environment.get("SPARK_CONF_DIR")
     return Path(configured) if configured else home.folder / "conf"
 

@@ -202,13 +202,11 @@ def may_precede_java_end(error: LoaderError) -> bool:
 
 
 def _full_text(error: PySparkException | Py4JError) -> str:
-    """Returns the text of an error and of its causes in the JVM."""
     origin = getattr(error, "_origin", None)
     return f"{error}\n{getattr(error, 'stackTrace', '') or ''}\n{origin or ''}"
 
 
 def _error_text(error: BaseException) -> str:
-    """Returns an error's text, including the file of a system error."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error) or type(error).__name__
@@ -247,7 +245,6 @@ class DatabaseError(TableError):
 
     @property
     def is_denied(self) -> bool:
-        """Whether the account lacks a privilege."""
         return self.state == "42501" or "denied" in self.what.lower()
 
 

@@ -41,7 +41,6 @@ def interrupt() -> None:
 
 
 def interruption_error(where: str) -> TableError:
-    """Returns the error for work that was interrupted."""
     again = "No row of this batch is visible; run again"
     return TableError("the run was interrupted", where=where, remedy=again)
 

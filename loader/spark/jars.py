@@ -60,12 +60,10 @@ class Jar:
 
     @property
     def file_name(self) -> str:
-        """The file name on Maven Central."""
         return f"{self.artifact}-{self.version}.jar"
 
     @property
     def url(self) -> str:
-        """The download URL."""
         group = self.group.replace(".", "/")
         return f"{_repository()}/{group}/{self.artifact}/{self.version}/{self.file_name}"
 

@@ -36,7 +36,6 @@ class Java:
 
     @property
     def program(self) -> Path:
-        """The path of the `java` program."""
         return self.home / "bin" / "java"
 
 

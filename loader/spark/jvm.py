@@ -141,13 +141,11 @@ class Gateway:
                 self._buffered.append(data)
 
     def _show(self) -> None:
-        """Writes the buffered output, and stops buffering."""
         with self._buffer_lock:
             buffered, self._buffered = self._buffered or [], None
             _print(b"".join(buffered))
 
     def end(self) -> None:
-        """Kills the JVM."""
         if self.process.stdin is not None:
             self.process.stdin.close()
         with suppress(ProcessLookupError):

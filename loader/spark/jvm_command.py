@@ -250,7 +250,6 @@ def _user_class_path(
 
 
 def _order_jars(jars: Sequence[str], archive: Archive | None) -> list[str]:
-    """Moves the jars of the class archive to the start."""
     if archive is None:
         return [*jars]
     return [*archive.class_path, *(jar for jar in jars if jar not in archive.class_path)]

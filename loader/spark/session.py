@@ -127,7 +127,6 @@ def session(profile: Profile) -> SparkSession:
 
 
 def _explain_failed_start(error: Exception, wanted: Mapping[str, str]) -> tuple[str, str]:
-    """Returns the reason why Spark does not start, and the remedy."""
     remedy = "Check the target's server_side_parameters, and `loader setup`"
     host = _UNKNOWN_HOST.search(str(error))
     if host is not None and host[1] == socket.gethostname():
@@ -188,7 +187,6 @@ def find_session() -> SparkSession | None:
 
 
 def is_stopped(spark: SparkSession) -> bool:
-    """Returns whether the session's Spark was stopped."""
     context: Any = spark.sparkContext
     return context._jsc is None
 

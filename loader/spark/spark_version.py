@@ -70,7 +70,6 @@ class SparkLine:
     options: tuple[str, ...]
 
     def describe_java(self) -> str:
-        """Lists the supported Java versions, for messages."""
         *others, last = map(str, self.java)
         return f"Java {', '.join(others)} or {last}"
 

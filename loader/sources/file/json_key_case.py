@@ -202,7 +202,6 @@ def _names(shape: t.DataType) -> Iterator[str]:
 
 
 def _inner(shape: t.DataType) -> list[t.DataType]:
-    """Returns the types that a type directly contains."""
     if isinstance(shape, t.StructType):
         return [field.dataType for field in shape.fields]
     if isinstance(shape, t.ArrayType):

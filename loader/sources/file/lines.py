@@ -151,7 +151,6 @@ def _refuse(reason: Column, text: Column) -> Column:
 
 
 def _options(native: ReaderOptions) -> dict[str, str]:
-    """Returns the options that apply to a single value."""
     return {k.lower(): v for k, v in native.options if k.lower() not in _NOT_OF_LINES}
 
 

@@ -51,7 +51,6 @@ def list_files(spark: SparkSession, native: ReaderOptions) -> DataFrame:
 
 
 def files(spark: SparkSession, native: ReaderOptions) -> DataFrame:
-    """Returns PATH, MODIFIED and SIZE of the table's files."""
     return list_files(spark, native).select(
         path().alias(PATH),
         f.col("_metadata.file_modification_time").alias(MODIFIED),
@@ -138,7 +137,6 @@ class Seen:
         )
 
     def to_mark(self) -> dict[str, Any]:
-        """Returns the checkpoint to store."""
         mark: dict[str, Any] = {
             "before": self.cursor.text,
             "files": self.below.count,
@@ -297,7 +295,6 @@ class ReadOrder:
 
 
 def order_rows(files: DataFrame) -> ReadOrder:
-    """Returns the row order for these files."""
     session: Any = files.sparkSession
     conf = session._jsparkSession.sessionState().conf()
     # Spark splits files into blocks of at least this size.

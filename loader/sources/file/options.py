@@ -126,7 +126,6 @@ class ReaderOptions:
 
     @property
     def encoding(self) -> str:
-        """The encoding of the files."""
         return self.option("encoding", "charset") or "UTF-8"
 
     @property

@@ -49,7 +49,6 @@ class ParquetSchema:
 
     @property
     def types(self) -> dict[str, t.DataType]:
-        """The columns' types, keyed by lower-case name."""
         return {
             c.name.lower(): self.nanos.get(c.name.lower(), c.dataType) for c in self.schema.fields
         }

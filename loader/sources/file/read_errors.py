@@ -81,7 +81,6 @@ def explain_read_error(
 
 
 def _name_differing_columns(left: str, right: str) -> str:
-    """Lists the columns whose types differ in two DDL schemas."""
     first, second = (
         {c.name: c.dataType for c in schema.fields}
         for schema in map(_parse_datatype_string, (left, right))

@@ -54,8 +54,6 @@ _WIDE = re.compile(r"utf-?(?:16|32)", re.IGNORECASE)
 
 
 class FileSource(Source):
-    """Reads tables from folders of files."""
-
     options_model = FileOptions
     can_mask = True
     can_mask_typed_columns = True
@@ -195,7 +193,6 @@ class FileSource(Source):
     def _select_columns(
         self, ref: TableRef, native: ReaderOptions, schema: StructType
     ) -> tuple[ReaderOptions, StructType]:
-        """Applies the `columns` option. Returns the new reader options and the selected columns."""
         options = self._options_of(ref.name)
         if options.columns is None:
             return native, schema

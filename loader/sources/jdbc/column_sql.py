@@ -107,11 +107,9 @@ class ColumnSql:
         return connection.text_rows(sql) if is_fast else connection.rows(sql)
 
     def column(self, table: SourceTable, name: str) -> str:
-        """Returns SQL for the stored value of a column."""
         return self._expression(table.ref.native, table.schema.names.index(name))
 
     def _count_up_to(self, column: str, cursor: Cursor) -> str:
-        """Returns SQL that counts the rows at or below a cursor."""
         return f"sum(case when {column} <= {self.dialect.literal(cursor)} then 1 else 0 end)"
 
     def _list_sizes(self, table: SourceTable) -> list[str]:
@@ -238,6 +236,5 @@ def build_where(
 
 
 def add_condition(where: str, condition: str) -> str:
-    """Adds a condition to a WHERE clause."""
     first = where.removeprefix(" where ")
     return f" where ({first}) and {condition}" if first else f" where {condition}"

@@ -127,7 +127,6 @@ class Connection:
         self._ignore_errors(lambda: self.java.abort(threads))
 
     def execute(self, sql: str) -> None:
-        """Runs a statement without a result."""
         self._run_query(lambda: self._statement.execute(sql))
 
     def prepare(self, statements: Sequence[str]) -> None:
@@ -281,7 +280,6 @@ class Connection:
         return settings
 
     def string_array(self, *texts: str) -> Any:
-        """Returns a Java ``String[]``."""
         gateway = self.java._gateway_client  # an attribute of every Java object in Py4J
         from py4j.java_gateway import JavaClass
 

@@ -204,7 +204,6 @@ class Database(Source):
 
     @property
     def session(self) -> tuple[str, ...]:
-        """Statements that every connection must run first."""
         return self._server_facts.session
 
     @property
@@ -213,7 +212,6 @@ class Database(Source):
         return self._server_facts.dialect
 
     def relation(self, native: NativeColumns) -> str:
-        """Returns the qualified and quoted name of a table."""
         space = native.catalog if self.dialect.uses_catalogs else native.schema
         parts = [part for part in (space, native.table) if part]
         return ".".join(self.dialect.quote(part) for part in parts)
@@ -299,12 +297,10 @@ class Database(Source):
 
     @property
     def _user_properties(self) -> dict[str, str]:
-        """The driver properties in the URL and in `properties`."""
         in_url = re.findall(r"[?&;](\w+)=([^?&;]*)", self.options.url)
         return {**dict(in_url), **self.options.properties}
 
     def read_options(self, ref: TableRef) -> JdbcTableOptions:
-        """Returns the options of a table."""
         return options_for(self.options.table_options, ref.name, JdbcTableOptions())
 
     def list_cdc_tables(self) -> set[str]:

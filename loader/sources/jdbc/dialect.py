@@ -268,7 +268,6 @@ class Dialect:
         return None
 
     def read_key(self, connection: Connection, place: TablePath) -> Key:
-        """Returns the primary key of a table."""
         rows = connection.metadata("getPrimaryKeys", *place, labels=("COLUMN_NAME", "KEY_SEQ"))
         rows.sort(key=lambda row: int(row["KEY_SEQ"] or 0))
         return Key(tuple(row["COLUMN_NAME"] or "" for row in rows))

@@ -131,7 +131,6 @@ def restore_columns(
 def _read_columns(
     spark: SparkSession, connection: Connection, options: Mapping[str, str], relation: str
 ) -> Any:
-    """Returns the schema of a relation as a Java ``StructType``."""
     session: Any = spark
     jvm = session._jvm
     dialect = jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(options["url"])

@@ -112,7 +112,6 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             yield connection
 
     def close(self) -> None:
-        """Closes the idle connections."""
         self._idle.close()
 
     def bounds(self, table: SourceTable, window: Window) -> Bounds:
@@ -418,7 +417,6 @@ class JdbcSnapshot(ColumnSql, Snapshot):
     def _fetch_size(
         self, table: SourceTable, rows: int | None = None, *, whole: bool = False
     ) -> int:
-        """Returns a fetch size for the size of a table's rows."""
         configured = self.source.stream_fetch_size or self.source.options.fetch_size
         if configured is not None or not needs_row_width(table.schema, rows):
             return choose_fetch_size(table.schema, rows)
@@ -495,7 +493,6 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         return build_where(self.dialect, column, window, bounds, late=late)
 
     def _convert_clock(self, now: dt.datetime | None, type_: CursorType) -> Cursor | None:
-        """Converts the database's clock to a cursor."""
         if now is None:
             return None
         if type_ is not CursorType.TIMESTAMPTZ:
@@ -503,7 +500,6 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         return Cursor.parse(now.isoformat(sep=" ", timespec="microseconds"), type_)
 
     def read_clock(self, connection: Connection) -> dt.datetime:
-        """Reads the database's clock in UTC."""
         [(text,)] = connection.rows(self.dialect.utc_clock)
         return _parse_utc(text)
 

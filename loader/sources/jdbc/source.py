@@ -65,8 +65,6 @@ _OF_TABLES = ("TABLE_CAT", "TABLE_SCHEM", "TABLE_NAME", "TABLE_TYPE", "REMARKS")
 
 
 class JdbcSource(Database):
-    """Reads the tables of one database."""
-
     selects_columns = True
 
     @classmethod
@@ -129,7 +127,6 @@ class JdbcSource(Database):
         return sorted([*refs, *queries], key=lambda ref: ref.name)
 
     def _list_queries(self) -> list[TableRef]:
-        """Returns the tables that the spec defines by a query."""
         return [
             TableRef(name, NativeColumns(None, None, "", stored=False, query=options.query))
             for name, options in self.options.table_options.items()
@@ -252,7 +249,6 @@ class JdbcSource(Database):
     def _select_columns(
         self, ref: TableRef, described: ColumnDescriptions, key: Sequence[str], cursor: str
     ) -> ColumnDescriptions:
-        """Returns the descriptions of the columns that the `columns` option selects."""
         options = self.read_options(ref)
         required = [*(options.primary_key or key), cursor, options.deleted_field or ""]
         chosen = self.select_columns(ref, list(described), required)
@@ -341,7 +337,6 @@ class JdbcSource(Database):
         }
 
     def _build_empty_query(self, native: NativeColumns, columns: Iterable[str]) -> str:
-        """Returns a query that selects these columns but no rows."""
         names = ", ".join(map(self.dialect.quote, columns))
         return f"select {names} from {self.rows(native)} where 1 = 0"
 

@@ -51,14 +51,12 @@ class MysqlLateCommits:
             self.activities[table.ref.name] = activity
 
     def reach(self, table: SourceTable, window: Window) -> Cursor | None:
-        """Returns a lower bound for the cursors of late rows, or None if there is none."""
         before = self._read_last_mark(table, window)
         return self._find_reach(before, window) if before is not None else None
 
     def condition(
         self, table: SourceTable, window: Window, lowest: Cursor | None = None
     ) -> str | None:
-        """Returns an SQL condition that selects late rows, or None if there cannot be any."""
         reach = lowest or self.reach(table, window)
         if window.cursor is None or window.low is None:
             return None
@@ -93,7 +91,6 @@ class MysqlLateCommits:
         return {**open_work.to_mark(), **(mark or {})}
 
     def is_settled(self, table: SourceTable, window: Window) -> bool:
-        """Returns whether the checkpoint must be stored even if there are no new rows."""
         identity = self.identities.get(table.ref.name)
         if identity and window.low is not None and (window.mark or {}).get(_IDENTITY) != identity:
             return True
@@ -105,7 +102,6 @@ class MysqlLateCommits:
         return before.is_settled(after) or self._may_rise(before, after, window)
 
     def may_reuse_numbers(self, table: SourceTable, window: Window) -> bool:
-        """Returns whether the database may reuse numeric cursor values."""
         is_time = window.cursor is not None and window.cursor.type.is_time
         return not is_time and self._is_replaced(table, window)
 
@@ -118,7 +114,6 @@ class MysqlLateCommits:
         return 0, ""
 
     def list_warnings(self, table: SourceTable, window: Window) -> tuple[str, ...]:
-        """Returns warnings about late rows."""
         is_replaced = self._is_replaced(table, window)
         what = (
             "the table was replaced since the last sync (TRUNCATE, RENAME, an ALTER that rebuilt "

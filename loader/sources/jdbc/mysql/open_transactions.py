@@ -97,7 +97,6 @@ class OpenTransactions:
 
 
 def _find_first_statement(writer: Writer, key: str, before: OpenWork | None) -> dt.datetime:
-    """Returns the earliest possible start of a transaction's first statement."""
     if writer.is_prepared:
         return before.since if before else _EVER
     earliest = before.open.get(key) if before else None
@@ -162,7 +161,6 @@ class OpenWork:
         return Cursor.parse(late.isoformat(sep=" ", timespec="microseconds"), newest.type)
 
     def to_mark(self) -> dict[str, Any]:
-        """Returns the checkpoint to store in the state."""
         return {
             "base": str(self.base),
             "clock": str(self.clock),

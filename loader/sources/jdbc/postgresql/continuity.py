@@ -97,7 +97,6 @@ class TransactionMark:
     unseen_from: int = 0
 
     def to_mark(self) -> dict[str, Any]:
-        """Returns the checkpoint to store in the state."""
         return {
             "open": self.open,
             "since": self.since,
@@ -192,7 +191,6 @@ class TransactionMark:
 
 
 def _match_ids(ids: Sequence[int]) -> str:
-    """Returns an SQL condition for the rows of some transactions."""
     texts = ",".join(str(id_ % _WRAP) for id_ in ids)
     return f"xmin = any('{{{texts}}}'::xid[])" if ids else "false"
 

@@ -64,7 +64,6 @@ class PostgresLateCommits:
         self.time_limit: str | None = None
 
     def find_late(self, connection: Connection, table: SourceTable, window: Window) -> None:
-        """Prepares the search in a table."""
         if self.transactions is None:
             return
         relation = self.snapshot.source.relation(table.ref.native)
@@ -151,7 +150,6 @@ class PostgresLateCommits:
         return late or None
 
     def reach(self, table: SourceTable, window: Window) -> Cursor | None:
-        """Returns a lower bound for the cursors of late rows, or None if there is none."""
         sweep = self.sweeps.get(table.ref.name)
         if sweep is not None and sweep.has_run:
             return sweep.lowest
@@ -198,7 +196,6 @@ class PostgresLateCommits:
         return before.open and not self.transactions.open
 
     def may_reuse_numbers(self, table: SourceTable, window: Window) -> bool:
-        """Returns whether the database may reuse numeric cursors."""
         before, now = self._read_last_mark(window), self.transactions
         if before is None or now is None or window.cursor is None:
             return False
@@ -232,12 +229,10 @@ class PostgresLateCommits:
         return since
 
     def find_excluded(self, table: SourceTable) -> tuple[int, str]:
-        """Counts the rows that may have stopped matching the `where` option."""
         sweep = self.sweeps.get(table.ref.name)
         return (sweep.excluded, sweep.exclusion) if sweep is not None else (0, "")
 
     def list_warnings(self, table: SourceTable, window: Window) -> tuple[str, ...]:
-        """Returns warnings about late rows."""
         is_time = window.cursor is not None and window.cursor.type.is_time
         if not self.snapshot.dialect.shares_snapshots:
             return ()

@@ -52,7 +52,6 @@ class SweepRecord:
     seconds: float = 0.0
 
     def to_mark(self) -> dict[str, Any]:
-        """Returns the entry to store in the checkpoint."""
         seen = self.transactions
         return {
             "at": round(self.at, 3),

@@ -61,7 +61,6 @@ class TableIdentity:
     clock: float = field(default=0.0, compare=False)
 
     def to_mark(self) -> dict[str, Any]:
-        """Returns the entries to store in the checkpoint."""
         text = " ".join(map(str, sorted(self.tables)))
         if len(text) > _LONGEST:
             text = "md5:" + hash_text(text)
@@ -135,7 +134,6 @@ class TableIdentity:
         return {f"{zlib.crc32(name.encode()):08x}": kind for name, kind in self.columns.items()}
 
     def is_in_other_database(self, mark: Mapping[str, Any] | None) -> bool:
-        """Returns whether a checkpoint is from another database."""
         before = (mark or {}).get("database")
         return before is not None and before != self.database
 
@@ -148,7 +146,6 @@ class TableIdentity:
         return before not in (self.view, self.view_in_path)
 
     def is_changed(self, mark: Mapping[str, Any] | None) -> bool:
-        """Returns whether a checkpoint differs from this identity."""
         before = {name: value for name, value in (mark or {}).items() if name in _NAMES}
         return self.to_mark() != before
 
@@ -270,7 +267,6 @@ def read_table_identity(connection: Connection, relation: str) -> TableIdentity:
 
 
 def _read_labels(connection: Connection, relation: str, is_virtual: str) -> Mapping[str, str]:
-    """Reads :attr:`TableIdentity.labels`."""
     rows = connection.text_rows(
         f"""
         with recursive attributes as (
