@@ -11,8 +11,8 @@ It starts lower by the sum of two durations:
   be up to an hour too low.
 
 Each sync derives the unit from the lowest and the highest cursor of its window. In a truncated
-column, both are truncated. If they only look truncated, the next window is larger than necessary,
-but never too small.
+column, both cursors are truncated. If the cursors only look truncated, the next window is larger
+than necessary, but never too small.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def lower_window(window: Window) -> Window:
 
 
 def describe_times(window: Window, low: Cursor | None, high: Cursor | None) -> dict[str, Any]:
-    """Returns the checkpoint entries with which the next sync computes the slack."""
+    """Returns the checkpoint entries that the next sync needs to compute the slack."""
     before: Mapping[str, Any] = window.mark or {}
     unit, floor = measure_unit(low, high), before.get(_FLOOR)
     if unit is None:

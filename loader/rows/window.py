@@ -168,7 +168,7 @@ def lower_bound(
 ) -> Cursor | None:
     """Returns the inclusive lower bound of the next window: the stored cursor minus the lookback.
 
-    The first sync starts at the initial cursor. A lookback does not lower the bound below it.
+    The first sync starts at the initial cursor, below which a lookback never lowers the bound.
     """
     if stored is None:
         return initial
@@ -181,9 +181,8 @@ def lower_bound(
 def next_cursor(stored: Cursor | None, bounds: Bounds) -> Cursor | None:
     """Returns the cursor to store after the rows of `bounds` are published.
 
-    The result is not lower than the stored cursor unless the source was rewound. It is not later
-    than the source's clock, so that a row that is dated in the future does not make the next syncs
-    skip rows.
+    Unless the source was rewound, the result is not lower than the stored cursor. It is limited to
+    the source's clock, because a row dated in the future would make the next syncs skip rows.
     """
     high = bounds.high
     if high is not None and bounds.clock is not None and high.order > bounds.clock.order:

@@ -121,7 +121,7 @@ class SourceTable:
         primary_key: the key that the source declares; empty if it declares none.
         no_key_reason: why the declared key is unusable; empty if the key is usable or not declared.
         cursor_field: the cursor column that the connector prescribes; None if it prescribes none.
-        indexed: the first column of each index, by which a range of rows can be read cheaply.
+        indexed: the first column of each index. Reading a range of such a column is cheap.
         system_cursors: system columns that can be cursors but are not in `schema`.
         collated: string columns that the source orders by a collation, not by bytes.
         comment: the source's comment on the table; empty if there is none.
@@ -155,7 +155,7 @@ class ExclusiveResource:
     Attributes:
         identity: a unique identifier among the connector's resources.
         shown: the resource's name in error messages.
-        option: the option with which the user can select another resource.
+        option: the option that selects another resource.
     """
 
     identity: tuple[str, ...]
@@ -305,7 +305,7 @@ class RunContext(Protocol):
         """Prints a warning; the run continues."""
 
     def check_interruption(self, table: str) -> None:
-        """Raises a TableError if the run has been interrupted."""
+        """Raises a TableError if the run was interrupted."""
 
 
 @dataclass(frozen=True)
@@ -507,7 +507,7 @@ class Snapshot(ABC):
         window: Window,
         unique: bool,
     ) -> Contents:
-        """Returns the object with which `loader reconcile` compares the table's rows by key.
+        """Returns the object that `loader reconcile` uses to compare the table's rows by key.
 
         By default, Spark reads and hashes the rows. Override this method if the source can compute
         checksums.

@@ -68,7 +68,7 @@ class Archive:
 
     Attributes:
         options: the JVM options that make Java use the archive.
-        class_path: the jars with which the class path must start.
+        class_path: the jars that must be at the start of the class path.
     """
 
     options: tuple[str, ...]

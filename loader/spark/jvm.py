@@ -54,7 +54,7 @@ class Gateway:
     """A JVM that is starting. It exits when this process exits or closes the JVM's standard input.
 
     Args:
-        folder: a private folder, to which the JVM writes its port and secret.
+        folder: a private folder. The JVM writes its port and secret there.
 
     Raises:
         OSError: if the command cannot be started.

@@ -2,8 +2,8 @@
 
 Each subprocess takes 3 ms, and a small batch starts about twenty, because PySpark does not include
 Hadoop's native library. The loader therefore compiles (with Janino) a subclass of Hadoop's local
-file system that sets a file's mode in Java. It does so only after a few batches, because in shorter
-runs, compiling takes more time than it saves. Object stores and HDFS are not affected.
+file system that sets a file's mode in Java. It compiles the class only after a few batches, because
+in shorter runs, compiling takes more time than it saves. Object stores and HDFS are not affected.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Reads and creates files in shared folders, and replaces files atomically.
 
-Refuses links, pipes and devices, with which other users could redirect reads and writes.
+Refuses links, pipes and devices, which other users could create to redirect reads and writes.
 """
 
 from __future__ import annotations

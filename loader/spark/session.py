@@ -341,7 +341,7 @@ def plan_now(rows: DataFrame) -> DataFrame:
 
 
 def empty(spark: SparkSession, schema: StructType) -> DataFrame:
-    """Returns an empty DataFrame, for which `createDataFrame` would start a Python worker."""
+    """Returns an empty DataFrame. PySpark's `createDataFrame` would start a Python worker."""
     from pyspark.sql import DataFrame
 
     session: Any = spark

@@ -21,7 +21,7 @@ from loader.spark.spark_version import SparkHome, SparkLine, find_spark
 # The project's link to the dbt package, which `loader setup` recreates on a new machine.
 LINK = Path(".strandline") / "package"
 SCHEMA = Path(".strandline") / "loader.schema.json"
-"""The JSON Schema for editors, to which the first comment in a new loader.yml refers."""
+"""The JSON Schema for editors. The first comment in a new loader.yml refers to it."""
 # The folder of the installed package, which `dbt deps` would create from the target of LINK.
 _INSTALLED = Path("dbt_packages") / "strandline"
 _PACKAGES = Path("packages.yml")

@@ -66,8 +66,8 @@ def _suspect(text: Column, schema: t.StructType) -> Column:
 def _tokens(schema: t.StructType, between: str) -> str:
     """Returns a pattern for a sequence of quoted strings and the characters between them.
 
-    It must match from the start of the line, because a match could otherwise start at an escaped
-    quote. Lines with single quotes or comments, which reader options may allow, do not match.
+    The pattern must match from the start of the line, because a match could otherwise start at an
+    escaped quote. Lines with single quotes or comments, which options may allow, do not match.
     """
     names = sorted(set(_names(schema)))
     spelt = Counter(name.lower() for name in names)

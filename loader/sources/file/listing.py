@@ -99,7 +99,7 @@ class Seen:
         cursor: a modification time.
         below: the files whose time is earlier than `cursor`.
         at: the files whose time is `cursor`; None if the next sync must reread them.
-        begin: the cursor that a user has set. Files whose time is earlier are ignored.
+        begin: the cursor that a user set. Files whose time is earlier are ignored.
         reader: the fingerprint of the reader options.
         columns: the columns of the files; None if they are not stored.
         apart: see :attr:`loader.sources.file.options.ReaderOptions.apart`.

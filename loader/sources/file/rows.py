@@ -356,7 +356,7 @@ def apply_types(
 
 
 def _read_as(native: ReaderOptions, file_type: t.DataType, wanted: t.DataType) -> t.DataType:
-    """Returns the type with which Spark reads a column without losing digits."""
+    """Returns the type that lets Spark read a column without losing digits."""
     form = native.format.lower()
     if form not in _PARSED:
         return file_type

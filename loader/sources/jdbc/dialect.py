@@ -130,7 +130,7 @@ class Dialect:
 
     @classmethod
     def stream_fetch_size(cls, driver: str) -> int | None:
-        """Returns the fetch size with which the driver streams rows; None if it always does."""
+        """Returns the fetch size that makes the driver stream rows; None if it always does."""
         return None
 
     @classmethod
@@ -176,9 +176,9 @@ class Dialect:
         return self.select_expression(row)
 
     def choose_read_type(self, row: Column) -> str:
-        """Returns the Spark type with which to read a column; an empty string for Spark's choice.
+        """Returns the Spark type of a column if versions of Spark choose different types.
 
-        A type is needed only if versions of Spark choose different types.
+        Otherwise returns an empty string.
         """
         return ""
 

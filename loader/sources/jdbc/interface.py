@@ -47,7 +47,7 @@ class LogCapture(ABC):
 
     @abstractmethod
     def list_setup_sql(self, source: str, options: JdbcOptions, tables: Sequence[str]) -> list[str]:
-        """Returns the SQL statements with which an administrator prepares the database."""
+        """Returns the SQL statements that an administrator must run to prepare the database."""
 
     @abstractmethod
     def find_single_reader(self, source: str, options: JdbcOptions) -> ExclusiveResource:

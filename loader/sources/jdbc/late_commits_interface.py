@@ -34,7 +34,7 @@ def describe_range(window: Window) -> str:
 
 
 class SnapshotQueries(Protocol):
-    """The snapshot methods with which late rows are found."""
+    """The snapshot methods that the search for late rows uses."""
 
     source: Database
     dialect: Dialect
@@ -104,7 +104,7 @@ class LateCommits(Protocol):
         """Counts the rows that may have stopped matching the `where` option.
 
         These rows were written after the last sync and do not match the option, but the raw table
-        may contain earlier versions that matched. Also returns an SQL condition that selects them.
+        may contain earlier versions that matched. Also returns SQL that selects these rows.
         """
 
     def list_warnings(self, table: SourceTable, window: Window) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ _SKEWED = 0.8
 
 
 class DividedSnapshot(Protocol):
-    """The snapshot methods with which ranges are computed."""
+    """The snapshot methods that :class:`Ranges` uses."""
 
     source: Database
     dialect: Dialect
@@ -103,7 +103,7 @@ class Ranges:
         return RangeSplit()
 
     def _cut_pages(self, count: int) -> list[str]:
-        """Returns conditions on pages; an empty list if ranges of a column must be used."""
+        """Returns conditions on pages; an empty list if pages cannot be used."""
         snapshot, table = self.snapshot, self.table
         if self.window.low is not None or not snapshot.is_steady(table):
             return []

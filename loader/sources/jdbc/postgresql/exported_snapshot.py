@@ -36,7 +36,7 @@ class ExportedSnapshot:
     """A snapshot that stays open until the run ends.
 
     Attributes:
-        name: the identifier with which other sessions import the snapshot; empty on a replica,
+        name: the identifier that other sessions use to import the snapshot; empty on a replica,
             where each session has its own, later snapshot.
         blind: the reason why the age of open transactions is unknown; empty if it is known.
         settings: statements for sessions that read the snapshot.

@@ -170,8 +170,9 @@ class PostgresLateCommits:
     def is_settled(self, table: SourceTable, window: Window) -> bool:
         """Returns whether the checkpoint must be stored even if there are no new rows.
 
-        It must be if the next sync would otherwise read the same rows again. After `loader state
-        set`, the stored checkpoint may lack the transactions that are now open.
+        This is necessary if the next sync would otherwise read the same rows again. It is also
+        necessary after `loader state set`, because the stored checkpoint may lack transactions that
+        are now open.
         """
         if self.transactions is None or window.low is None:
             return False
@@ -343,8 +344,9 @@ class PostgresLateCommits:
     def _select_added(self, connection: Connection, table: SourceTable, window: Window) -> str:
         """Returns an SQL condition for rows of added partitions and child tables.
 
-        It is empty if the window contains all these rows, as is usual for a new partition. If
-        possible, it includes a lower bound for the cursor, so that the database can use an index.
+        The condition is empty if the window contains all these rows, as is usual for a new
+        partition. If possible, the condition includes a lower bound for the cursor, so that the
+        database can use an index.
         """
         identity = self.identities[table.ref.name]
         if window.cursor is None or self._read_comparable_mark(table, window) is None:
@@ -446,7 +448,7 @@ class PostgresLateCommits:
     def _has_exclusions(self, table: SourceTable) -> bool:
         """Returns whether a row becomes a tombstone when it stops matching the table's filter.
 
-        It does not if only the spec declares the key, because another row with the key may match.
+        If only the spec declares the key, it does not, because another row with the key may match.
         """
         is_declared = self.snapshot.source.read_options(table.ref).primary_key is None
         return is_declared and bool(table.ref.native.where and table.primary_key)
