@@ -56,10 +56,10 @@ def assign_generation(
 ) -> DataFrame:
     """Assigns each row to its key's generation in the raw table.
 
-    This is for sources that may return several versions of a key in any order. The cursor then
-    determines the newest version, unless a repair overrode the order. Rows of repaired keys are
-    appended in the repair's generation, all others in the base generation, so that a version with a
-    higher cursor remains newer than a late row.
+    Some sources may return several versions of a key in any order. The cursor then determines the
+    newest version, unless a repair overrode the order. Rows of repaired keys are appended in the
+    repair's generation. All other rows are appended in the base generation, so that a version with
+    a higher cursor remains newer than a late row.
 
     Only rows of the raw table above the base generation are read.
     """

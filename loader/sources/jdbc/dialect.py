@@ -147,7 +147,7 @@ class Dialect:
         return f"{mark}{name.replace(mark, mark * 2)}{mark}"
 
     def lake_name(self, name: str) -> str:
-        """Returns the name in the lake. Names that the database folded become lower-case.
+        """Returns the name in the lake: in lower case if the database folded it to upper case.
 
         A name with lower-case letters was created in quotes and is not changed.
         """

@@ -277,7 +277,7 @@ def jdbc_type(row: Column) -> str | None:
 
 
 def is_bits(row: Column) -> bool:
-    """Returns whether a column is a string of bits. A single bit is a boolean instead."""
+    """Returns whether a column is a string of several bits. A single bit is a boolean."""
     return jdbc_type(row) == BIT and int(row.get("COLUMN_SIZE") or 1) > 1
 
 

@@ -304,7 +304,7 @@ _TRUE = ("t", "true")
 
 
 def read_transaction_mark(connection: Connection, seen: ServerActivity) -> TransactionMark:
-    """Reads the transaction state of a connection's snapshot, which `seen` must precede.
+    """Reads the transaction state of a connection's snapshot. `seen` must be read before it.
 
     Raises:
         ConnectionRefusedByServer: if the server rejects the query, which ends the transaction and

@@ -100,9 +100,9 @@ def open_exported_snapshot(
 
 
 def _build_check(connection: Connection, transactions: TransactionMark) -> str:
-    """Returns a statement that fails on a replica that is behind the one of `connection`.
+    """Returns a statement that fails on a replica that is behind the replica of `connection`.
 
-    Several replicas may share one address.
+    Such a check is necessary because several replicas may share one address.
     """
     kind = "pg" if connection.major_version >= 13 else "txid"
     current = f"pg_catalog.{kind}_snapshot_xmax(pg_catalog.{kind}_current_snapshot())"
