@@ -28,7 +28,7 @@ from loader.rows.window import Window
 DEFAULT_SLACK = 300
 """How many seconds an application's clock may be behind the database's if there is no `lookback`.
 
-Kerberos accepts the same difference by default. Rereading the rows of five minutes costs little.
+Kerberos accepts the same difference by default.
 """
 
 SECOND, MINUTE, HOUR, DAY = 1, 60, 3600, 86400

@@ -20,9 +20,8 @@ def row_hash(schema: t.StructType) -> Column:
 
     Each value is preceded by its column's name. Otherwise, (null, 'a') and ('a', null) would have
     the same hash, because Spark's xxhash64 skips nulls. Null columns are skipped, so that hashes do
-    not change if the source adds a column. Widening a column does not change hashes either: equal
-    values have the same hash in int and bigint, in float and double, and in decimals of the same
-    scale.
+    not change if the source adds a column. Decimals have equal hashes only if their scales are
+    equal.
     """
     parts: list[Column] = []
     for field in sorted(schema.fields, key=lambda field: field.name.lower()):

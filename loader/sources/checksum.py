@@ -39,8 +39,6 @@ NULL, BETWEEN = 1, 31
 
 
 class TextFormat(enum.Enum):
-    """The text format of a column's values."""
-
     INTEGER = "integer"
     DECIMAL = "decimal"
     BOOLEAN = "boolean"
@@ -66,7 +64,6 @@ class HashedColumn:
 
 
 def text_format(data_type: t.DataType) -> TextFormat:
-    """Returns the format of a column that Spark hashes."""
     if isinstance(data_type, t.IntegralType):
         return TextFormat.INTEGER
     for kind, form in _FORMS:

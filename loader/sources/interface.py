@@ -124,7 +124,6 @@ class SourceTable:
         indexed: the first column of each index. Reading a range of such a column is cheap.
         system_cursors: system columns that can be cursors but are not in `schema`.
         collated: string columns that the source orders by a collation, not by bytes.
-        comment: the source's comment on the table; empty if there is none.
         column_comments: the source's comments on columns, keyed by column name.
         progress: how a sync continues. Only :attr:`Progress.CURSOR` requires a cursor.
         selection: identifies the rows that the connector's options select, for example with the
@@ -154,7 +153,6 @@ class ExclusiveResource:
 
     Attributes:
         identity: a unique identifier among the connector's resources.
-        shown: the resource's name in error messages.
         option: the option that selects another resource.
     """
 
@@ -513,7 +511,6 @@ class Snapshot(ABC):
         checksums.
 
         Args:
-            window: the cursor and the rows that the spec selects.
             unique: whether each key has only one row in the source.
         """
         from loader.sources.contents import ReadContents

@@ -31,7 +31,6 @@ class MaskedTable(SourceTable):
 
 
 def get_original(table: SourceTable) -> SourceTable:
-    """Returns the table as the source describes it."""
     return table.original if isinstance(table, MaskedTable) else table
 
 
@@ -56,7 +55,6 @@ def mask_table(
 
 
 def replace_type(column: t.StructField, mask: str) -> t.StructField:
-    """Returns the column with the type of its masked values."""
     data_type: t.DataType = t.StringType()
     if mask == "null":
         data_type = column.dataType

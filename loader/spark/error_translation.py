@@ -344,7 +344,6 @@ def _causes(throwable: Any) -> Iterator[Any]:
 
 
 def _clean_message(message: str) -> str:
-    """Returns a driver's message as one line, without technical prefixes and suffixes."""
     text = " ".join(message.split())
     text = re.sub(r"^(?:\(conn=\d+\) |(?:FATAL|ERROR|PANIC): )+", "", text)
     text = re.sub(r" Current charset is [^.]*\..*$", "", text)

@@ -23,7 +23,6 @@ def runs_on_cluster(spark: SparkSession) -> bool:
 
 
 def count_executors(spark: SparkSession) -> int:
-    """Returns the number of live executors, without the driver."""
     context: Any = spark.sparkContext
     return int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1  # without the driver
 

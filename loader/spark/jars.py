@@ -93,7 +93,6 @@ class Driver:
     system_names: tuple[str, ...]
 
     def owns(self, file_name: str) -> bool:
-        """Returns whether a file name belongs to any version of this driver."""
         return file_name in self.system_names or self.jar.owns(file_name)
 
 

@@ -101,11 +101,7 @@ class Gateway:
         return port, written[_NUMBERS.size :][:length].decode()
 
     def connect(self) -> Any:
-        """Waits until the JVM listens, and returns PySpark's gateway to the JVM.
-
-        Raises:
-            RuntimeError: with Java's message, if Java does not start.
-        """
+        """Like :meth:`wait`, but returns PySpark's gateway to the JVM."""
         from pyspark.java_gateway import launch_gateway
 
         port, secret = self.wait()

@@ -138,7 +138,6 @@ class SparkHome:
 
     Attributes:
         folder: the folder in which PySpark finds Spark.
-        line: the entry in LINES for the version.
     """
 
     folder: Path
@@ -218,10 +217,6 @@ def record_writers(iceberg: Any, table: Any, spec: Any, form: Any) -> Callable[[
     """Returns a function that opens a writer of Iceberg records for an output file and a partition.
 
     Iceberg 1.12 removes `GenericAppenderFactory`, but its successor is not public in 1.10.
-
-    Args:
-        iceberg: the package `org.apache.iceberg`.
-        spec: the partition spec for the new files.
     """
     if _is_version_3():
         older = iceberg.data.GenericAppenderFactory(

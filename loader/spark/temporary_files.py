@@ -29,7 +29,6 @@ def private_folder(kind: str, above: Path | None = None) -> Iterator[Path]:
     """Yields an empty folder that only this user can read, and removes it after the block.
 
     Args:
-        kind: the folder's purpose, in lower case.
         above: the parent folder, which is created if it is missing; by default the system's folder
             for temporary files.
     """
@@ -54,7 +53,6 @@ def create_folder(kind: str, above: Path | None = None, age: float = 0.0) -> Pat
     Also removes folders that killed processes left behind.
 
     Args:
-        kind, above: see :func:`private_folder`.
         age: the minimum number of seconds since the last change of a killed process's folder,
             because a child of the process may still use the folder.
     """
@@ -142,7 +140,6 @@ def create_local_dir(settings: Mapping[str, str], defaults: str) -> dict[str, st
     folder for them. On a cluster, or if the user configures a folder, no folder is created.
 
     Args:
-        settings: the profile's settings.
         defaults: the text of `spark-defaults.conf`.
     """
     chosen = LOCAL_DIR in settings or "SPARK_LOCAL_DIRS" in os.environ
@@ -161,6 +158,5 @@ def _is_set(defaults: str, setting: str) -> bool:
 
 
 def delete_at_exit(jvm: Any, folder: str) -> None:
-    """Makes Spark delete a folder when its JVM exits."""
     manager = jvm.org.apache.spark.util.ShutdownHookManager
     manager.registerShutdownDeleteDir(jvm.java.io.File(folder))

@@ -31,10 +31,6 @@ def find_miscased_key(text: Column, schema: t.StructType, options: Mapping[str, 
 
     Keys are compared with the names on the same level. A key is ignored if its object also has a
     key that matches the name exactly.
-
-    Args:
-        text: a line that contains an object or an array of objects.
-        options: the reader's options that apply to a single value.
     """
     key = _find_odd_key(text, schema, options)
     return key if _allows_bare_keys(options) else f.when(_suspect(text, schema), key)

@@ -85,7 +85,6 @@ def check_numbers(spark: SparkSession, table: SourceTable, chosen: Column | None
 
 
 def _leaves(data_type: t.DataType, name: str = "") -> Iterator[tuple[str, t.DataType]]:
-    """Yields the field name and the type of each scalar within a type."""
     if isinstance(data_type, t.StructType):
         for field in data_type.fields:
             yield from _leaves(field.dataType, field.name)
@@ -98,7 +97,6 @@ def _leaves(data_type: t.DataType, name: str = "") -> Iterator[tuple[str, t.Data
 
 
 def _holds_any(leaf: t.DataType, doubles: bool) -> bool:
-    """Returns whether a column's values need no check."""
     return not isinstance(leaf, (*_WHOLE, t.StringType, t.DoubleType)) or (
         isinstance(leaf, t.DoubleType) and not doubles
     )

@@ -66,8 +66,7 @@ def path() -> Column:
 def is_in_window(window: Window, end: Cursor | None, beyond: bool = False) -> Column:
     """Returns whether a file's modification time is in the window and not later than `end`.
 
-    Args:
-        beyond: whether to exclude the files at the window's lower bound.
+    If `beyond` is true, the window's lower bound is excluded.
     """
     time, inside = f.col(MODIFIED), f.lit(True)
     if window.low is not None:
@@ -80,11 +79,9 @@ def is_in_window(window: Window, end: Cursor | None, beyond: bool = False) -> Co
 
 @dataclass(frozen=True)
 class Tally:
-    """A digest of a set of files, stored instead of their paths to detect changes.
+    """The number of files in a set, and the sum of 64-bit hashes of their path, time and size.
 
-    Attributes:
-        count: the number of files.
-        digest: the sum of the 64-bit hashes of each file's path, modification time and size.
+    It is stored instead of the paths, to detect changes.
     """
 
     count: int

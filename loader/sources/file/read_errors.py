@@ -30,7 +30,6 @@ _LOOKED_AT = 100
 def explain_read_error(
     spark: SparkSession, native: ReaderOptions, error: PySparkException | Py4JJavaError, where: str
 ) -> TableError:
-    """Returns an error that explains why Spark could not read the files."""
     translated = translate_error(error, "")
     colon = _COLON.search(translated.what)
     if colon is not None:

@@ -287,7 +287,6 @@ def _read_group(
 
 
 def _arrange_columns(rows: DataFrame, schema: StructType, chosen: Column | None) -> DataFrame:
-    """Selects a table's columns and each row's position in its file."""
     existing = {name.lower(): name for name in (*rows.columns, MODIFIED, PATH)}
     rows = rows.withColumns(
         {

@@ -1,7 +1,6 @@
 """The `file` connector. It reads folders of files in any format that Spark supports.
 
-By default, the cursor is the file's modification time, so a sync reads new and rewritten files. The
-spec can set a column of the files as the cursor instead.
+By default, the cursor is the file's modification time, so a sync reads new and rewritten files.
 """
 
 from __future__ import annotations

@@ -146,8 +146,6 @@ class PostgreSQLChecksum(Checksum):
 
 
 class MySQLChecksum(Checksum):
-    """SQL for MariaDB and MySQL."""
-
     _FORMS: ClassVar[dict[str, TextFormat]] = {
         **dict.fromkeys(
             ("tinyint", "smallint", "mediumint", "int", "bigint", "bit"), TextFormat.INTEGER
@@ -371,10 +369,8 @@ def read_digest(
     Also returns None if a partition is a foreign table, whose rows are not part of the snapshot.
 
     Args:
-        relation: the qualified and quoted name of the table.
         source: the table or a subquery of its rows, for the FROM clause.
         columns: SQL for the stored value of each column.
-        where: a WHERE clause; empty selects all rows.
         indexed: whether the rows can be read with an index.
     """
     allowed = "" if indexed else f" and size <= {_MAX_SCAN_BYTES}"

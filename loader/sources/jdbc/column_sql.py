@@ -113,7 +113,6 @@ class ColumnSql:
         return f"sum(case when {column} <= {self.dialect.literal(cursor)} then 1 else 0 end)"
 
     def _list_sizes(self, table: SourceTable) -> list[str]:
-        """Returns PostgreSQL's SQL for the length in bytes of each column that may be long."""
         return [
             f"coalesce(octet_length(cast({column} as text)), 0)"
             for column, field in zip(
@@ -142,7 +141,6 @@ class ColumnSql:
     def _list_lossy_counts(
         self, table: SourceTable, cursor: CursorField | None = None
     ) -> list[str]:
-        """Returns SQL for the number of values that match each check."""
         return [
             _count(check.condition(self._expression(table.ref.native, check.index)))
             for check in self._list_lossy_values(table, cursor)

@@ -104,7 +104,6 @@ class Connection:
 
     @cached_property
     def major_version(self) -> int:
-        """The database's major version, as the driver reports it."""
         return int(self.java.getMetaData().getDatabaseMajorVersion())
 
     @contextmanager
@@ -207,7 +206,6 @@ class Connection:
         )
 
     def default_namespace(self, kind: str) -> str | None:
-        """Returns the default `Catalog` or `Schema` of the connection."""
         name: str | None = self._run_query(lambda: getattr(self.java, f"get{kind}")())
         return name
 

@@ -76,7 +76,6 @@ class Database(Source):
 
     @property
     def reader_options(self) -> dict[str, str]:
-        """Spark's JDBC options for all connections."""
         return self._options(self._server_facts.startup)
 
     def _options(self, startup: Mapping[str, str]) -> dict[str, str]:
@@ -304,7 +303,6 @@ class Database(Source):
         return options_for(self.options.table_options, ref.name, JdbcTableOptions())
 
     def list_cdc_tables(self) -> set[str]:
-        """Returns the names of the tables with `sync_mode: cdc`."""
         by_name = self.options.table_options
         patterns = {name for name, options in by_name.items() if options.sync_mode == "cdc"}
         names = [name for name in by_name if not is_wildcard(name)]

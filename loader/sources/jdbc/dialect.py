@@ -28,7 +28,6 @@ class Key:
     """The primary key of a table.
 
     Attributes:
-        columns: the columns, in the order of the key; empty if there is no usable key.
         lacking: why the declared key is unusable; empty if it is usable or if none is declared.
     """
 
@@ -57,7 +56,6 @@ class Dialect:
         session: statements that every connection runs first, so that all sessions are in UTC.
         shares_snapshots: whether several connections can read the same snapshot.
         rounds_floats: whether a `float` loses digits when it is converted to text.
-        system_schemas: the schemas that contain only system tables.
         uses_catalogs: whether table names are qualified by the catalog instead of the schema.
         hides_columns: whether `select *` may omit columns.
         network: default driver properties, which the user's properties override.

@@ -171,7 +171,6 @@ def refuse_in_key(check: LossyValue, rows: str) -> list[LossyValue]:
 
 
 def replace_infinity(column: str) -> str:
-    """Returns SQL that replaces infinite times with finite ones."""
     return (
         f"(case when {column} = 'infinity' then '{LATEST_TIME}' "
         f"when {column} = '-infinity' then '{EARLIEST_TIME}' else {column} end)"

@@ -34,8 +34,6 @@ _RESTING = "wait_timeout = cast(greatest(@@wait_timeout, 28800) as unsigned)"
 
 
 class MySQL(Dialect):
-    """MariaDB and MySQL, with MariaDB's or MySQL's driver."""
-
     prefixes = ("jdbc:mariadb:", "jdbc:mysql:")
     system_schemas = frozenset({"information_schema", "mysql", "performance_schema", "sys"})
     uses_catalogs = True

@@ -117,7 +117,8 @@ class JdbcOptions(BaseModel):
 
     Attributes:
         url: the JDBC URL.
-        user, password: the account.
+        user: the database user.
+        password: the user's password.
         driver: the driver's class; required only if the URL does not determine it.
         properties: the driver properties.
         time_zone: the time zone of times that are stored without one; by default the database's. It

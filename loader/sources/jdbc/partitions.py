@@ -137,7 +137,7 @@ class Ranges:
         return [cursor.name, *table.primary_key]
 
     def _find_cuts(self, name: str, count: int) -> list[Cursor]:
-        """Returns the boundaries of a column's ranges; none if the column cannot be split evenly."""
+        """Returns the boundaries of a column's ranges; none if it cannot be split evenly."""
         snapshot, table, window, bounds = self.snapshot, self.table, self.window, self.bounds
         type_ = CursorType.of(table.schema[name].dataType)
         # If the spec sets the column's type, the database and the lake may order it differently.

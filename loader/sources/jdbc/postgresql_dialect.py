@@ -35,8 +35,6 @@ _SILENT = 60
 
 
 class PostgreSQL(Dialect):
-    """The dialect of PostgreSQL."""
-
     prefixes = ("jdbc:postgresql:",)
     driver = "org.postgresql.Driver"
     session = ("set time zone 'UTC'", "set standard_conforming_strings = on")

@@ -43,8 +43,7 @@ def read_schema(
     """Returns the schema that :func:`read_relation` would use.
 
     Raises:
-        DatabaseError: if the relation does not exist.
-        PySparkException: if a column's type is not supported, or if two columns have the same name.
+        DatabaseError, PySparkException: as :func:`read_relation`.
     """
     jvm: Any = spark._jvm
     columns = _read_columns(spark, connection, options, relation)
@@ -166,7 +165,6 @@ _FEW = 20
 
 
 def needs_row_width(schema: StructType, rows: int | None) -> bool:
-    """Returns whether the fetch size depends on the size of the rows."""
     if rows is not None and rows <= _FEW:
         return False
     return any(isinstance(c.dataType, (StringType, BinaryType, ArrayType)) for c in schema.fields)

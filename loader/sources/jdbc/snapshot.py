@@ -231,7 +231,6 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         return rows.limit(limit)
 
     def read_part(self, spark: SparkSession, table: SourceTable, condition: str) -> DataFrame:
-        """Lazily reads the rows that match an SQL condition."""
         return self._select_rows(spark, table, f" where {condition}", self._fetch_size(table))
 
     def deletions(self, spark: SparkSession, table: SourceTable) -> Sequence[DataFrame]:

@@ -28,7 +28,6 @@ def check_sql(text: str, option: str, url: str, kind: str) -> None:
     The database checks everything else.
 
     Args:
-        option: the option that contains the SQL.
         url: the database's JDBC URL, which determines how strings are quoted.
         kind: the kind of SQL that the option requires, for the remedy.
 

@@ -209,12 +209,8 @@ class ServerActivity:
     """A database's open transactions, which are read before a snapshot.
 
     Attributes:
-        since: see :class:`TransactionMark`; None if the role cannot read it.
-        open: whether any transaction is open.
-        system: the identity and timeline of the cluster; empty if they are hidden.
         blind: the reason why `since` is unknown, for messages; empty if it is known.
-        clock: the database's clock in UTC; empty if unknown.
-        replica: whether the server is a read replica.
+        since, open, system, clock, replica: see :class:`TransactionMark`.
     """
 
     since: str | None

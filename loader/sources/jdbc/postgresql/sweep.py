@@ -94,7 +94,6 @@ class SweepRecord:
 
         Args:
             interval: the table's `sweep` option.
-            bytes_: the table's current size.
             clock: the database's clock, in seconds since 1970.
         """
         if interval in ("always", "never"):

@@ -32,7 +32,6 @@ class TableIdentity:
     """The tables that store the rows of a table.
 
     Attributes:
-        root: the object id of the table.
         tables: the object ids of the table and of all its partitions and child tables.
         replicated: whether logical replication may write rows, so that their times may be from
             another server's clock.
