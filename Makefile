@@ -6,8 +6,10 @@
 #                 nor a server, and one real sync and build
 #   make docs     builds the documentation site into build/docs/site and checks its links
 #   make docs-types    writes the table of docs/types.md from the lists that the tests use
-#   make test     all tests, against real PostgreSQL, MariaDB and Redis servers that the
-#                 suite starts
+#   make test     all tests except the slow ones, against real PostgreSQL, MariaDB and Redis
+#                 servers that the suite starts
+#   make test-slow    the tests with the marker `slow`: killed processes, races, random sequences
+#                 and whole projects
 #   make test-matrix    the core tests with the other version of Spark, and a run and a build with
 #                 each other Python version on the machine
 #   make test-cluster    the tests of tests/cluster: a Spark master with two workers, an object
@@ -28,7 +30,7 @@
 #   make clean    removes what the other targets have created
 #
 #   PYTHON=… picks the Python of the virtual environment, VENV=… its folder,
-#   TESTS="tests -m 'not slow'" what `make test` runs, WORKERS=1 in how many processes.
+#   TESTS=tests/sync is what `make test` and `make test-slow` run, WORKERS=1 in how many processes.
 #   BENCH="--only 1,2", CORRECTNESS="--seconds 20" and NEMESIS="--minutes 60 --seed 7" are
 #   options of `make bench`, `make bench-correctness` and `make nemesis`; AUDIT="--seeds 3" and
 #   AUDIT_TIMES="--rows 10000000" of `make bench-audit` and `make bench-audit-times`.
@@ -60,7 +62,7 @@ export AIRFLOW := $(abspath $(VENV)-airflow)
 export CONNECTORS := $(abspath $(VENV)-connectors)
 export READERS := $(abspath $(VENV)-readers)
 
-.PHONY: help install drivers archive demo picture pictures docs docs-types connectors test-environment test test-fast test-matrix test-cluster test-report lint bench bench-correctness bench-audit bench-audit-times audit dist sbom nemesis clean
+.PHONY: help install drivers archive demo picture pictures docs docs-types connectors test-environment test test-slow test-fast test-matrix test-cluster test-report lint bench bench-correctness bench-audit bench-audit-times audit dist sbom nemesis clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -167,7 +169,10 @@ test-cluster: $(READERS)/.installed
 test-environment: drivers $(DEBEZIUM) connectors $(AIRFLOW)/.installed archive
 
 test: test-environment
-	eval '$(PYTEST) --durations 10 --durations-min 1' "$(TESTS)"
+	eval '$(PYTEST) --durations 10 --durations-min 1 -m "not slow"' "$(TESTS)"
+
+test-slow: test-environment
+	eval '$(PYTEST) --durations 10 --durations-min 1 -m slow' "$(TESTS)"
 
 test-matrix: test-environment
 	VENV="$(VENV)" bash .ci/matrix
