@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 
 import hypothesis
+import pytest
 from hypothesis import strategies as st
 
 from tests.services import Database
@@ -24,6 +25,7 @@ from tests.sync.test_any_choice import (
 )
 
 
+@pytest.mark.slow
 def test_any_choice(project: Project, postgres_database: Database) -> None:
     """Each run leaves nothing: the log has each delete, and each row that leaves the filter."""
 

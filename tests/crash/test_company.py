@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.crash import shop
 from tests.crash.workers import Worker
 from tests.dbt.dbtproject import SESSION, DbtProject, as_json
@@ -151,6 +153,7 @@ def _tables(dbt: DbtProject, target: str, project: Project) -> dict[str, list[st
     }
 
 
+@pytest.mark.slow
 def test_twenty_builds_beside_a_loader_and_compaction_are_a_rebuild(
     project: Project, postgres_database: Database, worker: Worker, tmp_path: Path
 ) -> None:

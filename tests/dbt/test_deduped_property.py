@@ -94,6 +94,7 @@ def probe(project: DbtProject, raw: RawSchema, shuffled: None) -> Probe:
     return Probe(project, raw, project.parse())
 
 
+@pytest.mark.slow
 @settings(
     max_examples=EXAMPLES - 1,  # besides the fixed one
     deadline=None,

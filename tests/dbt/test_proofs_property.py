@@ -7,6 +7,8 @@ import random
 from datetime import date, timedelta
 from typing import Any
 
+import pytest
+
 from tests.dbt.dbtproject import DbtProject, Result
 from tests.dbt.provings import ROW_TESTS
 from tests.dbt.rawtables import RawSchema, Row, sync_time
@@ -66,6 +68,7 @@ def red(results: dict[str, Result]) -> set[str]:
     return {name for name, one in results.items() if one.status in ("fail", "warn")}
 
 
+@pytest.mark.slow
 def test_they_say_the_same(project: DbtProject, raw: RawSchema) -> None:
     """STRANDLINE_STEPS and STRANDLINE_SEED make it longer and different."""
     chance = random.Random(SEED)

@@ -109,6 +109,7 @@ def stripped(row: Row, way: str) -> Row:
     return row
 
 
+@pytest.mark.slow
 def test_merged_is_defined_and_proved(project: DbtProject, raw: RawSchema, written: None) -> None:
     """Batches come one by one, each table at its own pace."""
     drawn = {name: Histories.drawn(seed, HISTORIES, BATCHES) for seed, name in enumerate(TABLES)}

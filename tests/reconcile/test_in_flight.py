@@ -8,6 +8,8 @@ import threading
 import time
 from collections.abc import Iterator
 
+import pytest
+
 from tests.reconcile.shop import line, missed, nothing, reconcile
 from tests.services import Database
 from tests.sync.project import Project
@@ -67,6 +69,7 @@ def _writing(database: Database, clock: str, late: bool) -> Iterator[None]:
     assert not failures, failures
 
 
+@pytest.mark.slow
 def test_writers_of_postgresql_make_no_false_difference(
     project: Project, postgres_database: Database
 ) -> None:
@@ -97,6 +100,7 @@ def test_writers_of_postgresql_make_no_false_difference(
     )
 
 
+@pytest.mark.slow
 def test_writers_of_mariadb_make_no_false_difference(
     project: Project, mariadb_database: Database
 ) -> None:

@@ -10,6 +10,7 @@ import os
 import random
 
 import hypothesis
+import pytest
 from hypothesis import strategies as st
 
 from tests.services import Database
@@ -30,6 +31,7 @@ examples = hypothesis.settings(
 )
 
 
+@pytest.mark.slow
 def test_any_choice(project: Project, postgres_database: Database) -> None:
     """Each run leaves nothing but deleted rows, and reconcile leaves nothing."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import hypothesis
+import pytest
 from hypothesis import strategies as st
 
 from tests.services import Database
@@ -84,6 +85,7 @@ def _check_equal(project: Project, database: Database, writers: Writers) -> None
             assert project.rows(query.format("raw.")) == database.query(query.format(""))
 
 
+@pytest.mark.slow
 def test_any_writers(project: Project, postgres_database: Database) -> None:
     numbers = itertools.count()
 

@@ -71,6 +71,7 @@ def _source(project: Project) -> tuple[JdbcSource, Any]:
     return part.source, part.plans[0].table
 
 
+@pytest.mark.slow
 def test_no_snapshot_lacks_an_earlier_commit(project: Project, postgres_database: Database) -> None:
     postgres_database.execute(_AUDITED.format(table="t"))
     project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "at"}})
@@ -101,6 +102,7 @@ def test_no_snapshot_lacks_an_earlier_commit(project: Project, postgres_database
     assert sorted(behind)[len(behind) // 2] < 2
 
 
+@pytest.mark.slow
 def test_runs_hold_it_back_until_the_table_is_swept(
     project: Project, postgres_database: Database
 ) -> None:
