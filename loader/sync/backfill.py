@@ -93,7 +93,7 @@ class Backfill:
             raise TableError(
                 "the table was never synced, so there is nothing to reread",
                 where=f"table {plan.name}, --from",
-                remedy="Run `loader run` first; initial_cursor sets where it begins",
+                remedy="Run `loader run` first; initial_cursor sets where the first sync starts",
             )
         low = parse_cursor(self.low, plan.cursor.type, f"table {plan.name}, --from")
         high = state.cursor
@@ -101,10 +101,10 @@ class Backfill:
             high = parse_cursor(self.high, plan.cursor.type, f"table {plan.name}, --to")
         if plan.cursor.type is not CursorType.STRING and high.order < low.order:
             raise TableError(
-                f"the range ends ({high.text}) before it begins ({low.text})",
+                f"the range ends ({high.text}) before it starts ({low.text})",
                 where=f"table {plan.name}, --from",
                 remedy="Set --to to a value at or above --from"
-                + ("" if self.high else "; without one it is the stored cursor"),
+                + ("" if self.high else "; the default is the stored cursor"),
             )
         return low, high
 
@@ -124,7 +124,7 @@ class Backfill:
             return
         if (high.order - low.order) / step > _MAX_CHUNKS:
             raise TableError(
-                f"{self.chunk} cuts the range into more than {_MAX_CHUNKS} batches"
+                f"{self.chunk} divides the range into more than {_MAX_CHUNKS} batches"
                 if self.chunk
                 else f"the range has rows for more than {_MAX_CHUNKS} batches",
                 where=where,
@@ -232,7 +232,8 @@ def _parse_chunk_size(text: str, type_: CursorType, where: str) -> Any:
     raise TableError(
         f"{text!r} does not fit a cursor of type {type_.value}",
         where=where,
-        remedy="Write '1 day' for dates and timestamps, 10000 for numbers; strings cannot be cut",
+        remedy="Write '1 day' for dates and timestamps, 10000 for numbers; ranges of strings "
+        "cannot be divided",
     )
 
 

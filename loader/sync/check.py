@@ -194,7 +194,7 @@ def describe_metadata(plan: TablePlan) -> list[str]:
     if cursor.collated:
         notes.append(
             "the database orders this string cursor by a collation: each sync compares its rows "
-            "with all of raw"
+            "with the whole raw table"
         )
     if cursor.name in plan.key:
         notes.append("the cursor is part of the key: updates of a row are not detected")
@@ -248,7 +248,7 @@ def describe_unmoved_cursor(plan: TablePlan, lake: Lake) -> list[str]:
         return []
     return [
         f"{format_count(keys, 'key was', 'keys were')} updated without a new {cursor.name}: such "
-        "updates are found only while they lie at the cursor or within the lookback"
+        "updates are found only if they are at the cursor or within the lookback"
     ]
 
 
@@ -271,8 +271,8 @@ def describe_late_rows(plan: TablePlan, snapshot: Snapshot, lake: Lake) -> list[
         return []
     if find_clock_slack(plan) is None:
         return [
-            f"rows whose {cursor.name} an application computed may be missed, because with "
-            "redelivered_rows: append no rows are read again"
+            f"rows whose {cursor.name} an application computed may be missed, because "
+            "redelivered_rows: append reads no rows again"
         ]
     slack = plan.options.lookback.text if plan.options.lookback else "5 minutes"
     seen = _describe_seen(plan, lake)
@@ -326,7 +326,9 @@ def _describe_seen(plan: TablePlan, lake: Lake) -> str:
         parts.append(f"{rows_were} up to {span} below the last cursor")
     cut = [name for name in units if row[name] >= max(1, row["rows"] * _MANY_CUT)]
     if cut and cursor.type is not CursorType.DATE:
-        parts.append(f"{row[cut[-1]]:,} of {row['rows']:,} rows are cut to whole {cut[-1]}s")
+        parts.append(
+            f"{row[cut[-1]]:,} of {row['rows']:,} rows have times truncated to whole {cut[-1]}s"
+        )
     return ", ".join(parts)
 
 

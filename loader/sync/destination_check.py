@@ -70,7 +70,7 @@ def check_destination(lake: Lake, name: str, deadline: float = DEADLINE) -> None
         if readable.what.startswith(NO_STORE):
             remedy = f"Check that this machine and the workers can reach {probe.describe_store()}"
         raise TableError(
-            f"it cannot be written: {readable.what}", where=where, remedy=remedy
+            f"it cannot be written to: {readable.what}", where=where, remedy=remedy
         ) from probe.error
 
 
@@ -121,7 +121,7 @@ class _Probe:
             if not (on_files and self._on_cluster and _NOT_FOUND.search(str(error))):
                 raise
             raise LoaderError(
-                f"an executor has written a file below {location}, but this machine does not find "
+                f"an executor wrote a file below {location}, but this machine cannot find "
                 "the file: the machines do not share the warehouse's folder",
                 remedy="Use an object store, HDFS or a folder that all machines share as the "
                 f"warehouse ({page('cluster', 'Catalog and warehouse')}). Batches that were "
@@ -158,18 +158,18 @@ class _Probe:
         if self._is_appending and self._on_cluster:
             if self._lacks_executors():
                 return (
-                    f"no executor has written a row within {deadline:.0f} seconds: "
+                    f"no executor wrote a row within {deadline:.0f} seconds: "
                     f"{describe_shortage(self._lake.spark)}",
                     "Free cores and memory, or limit the other applications: "
                     f"{page('cluster', 'Cores and memory')}",
                 )
             return (
-                f"the executors have not written one row within {deadline:.0f} seconds",
+                f"the executors did not write a row within {deadline:.0f} seconds",
                 f"Check that the workers can reach {store}; run again if they are busy",
             )
         uri = self._find_setting("uri")
         catalogs = f"the catalog{f' {uri}' if uri else ''} and {store}"
         return (
-            f"Spark has not written one row within {deadline:.0f} seconds",
+            f"Spark did not write a row within {deadline:.0f} seconds",
             f"Check that this machine can reach {catalogs}",
         )

@@ -285,8 +285,8 @@ def _add_tombstones(
         check_row_count(plan, expected_rows, read)
         if not read:
             raise TableError(
-                f"the source returned no row where {planned.bounds.rows} were counted: it was "
-                "emptied or replaced while it was read",
+                f"the source returned no row, although it had counted {planned.bounds.rows}: it "
+                "was emptied or replaced while it was read",
                 where=f"table {plan.name}",
                 remedy="Nothing was published, and the cursor has not moved; run again",
             )
@@ -465,7 +465,7 @@ def check_row_count(plan: TablePlan, expected_rows: int | None, read: int) -> No
     if expected_rows is None or read == expected_rows:
         return
     raise TableError(
-        f"{read} rows were read where {expected_rows} were counted in the same snapshot: the table "
+        f"{read} rows were read, but {expected_rows} were counted in the same snapshot: the table "
         "was changed during the run by DDL that is not MVCC-safe (TRUNCATE, ALTER, ATTACH)",
         where=f"table {plan.name}",
         remedy="Nothing was published, and the cursor has not moved; run again",

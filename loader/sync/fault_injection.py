@@ -99,8 +99,8 @@ class FaultInjection:
         raise TableError(
             f"waited {WAIT_SECONDS} seconds for other tables to reach their crash points",
             where=f"table {table}, {VARIABLE}",
-            remedy="Write another table at each crash point, and set --concurrency to at least the "
-            "number of crash points",
+            remedy="Specify a different table for each crash point, and set --concurrency to at "
+            "least the number of crash points",
         )
 
 
@@ -123,9 +123,7 @@ def _parse_crash_point(text: str) -> CrashPoint:
     point, _, times = text.partition("#")
     step, _, table = point.partition(":")
     if times and not times.isdecimal():
-        raise SpecError(
-            f"{times!r} is not a number of times", where=VARIABLE, remedy="Write `published#2`"
-        )
+        raise SpecError(f"{times!r} is not a count", where=VARIABLE, remedy="Write `published#2`")
     if step not in STEPS:
         raise SpecError(
             f"the sync protocol has no step {step!r}",

@@ -83,7 +83,7 @@ def list_sharers(claim: Claim, claims: Sequence[Claim]) -> tuple[str, ...]:
         unshared = [each for each in (first, claim) if not each.shared]
         options = [f"table_options.{each.table}.shared: true in {each.source}" for each in unshared]
         raise TableError(
-            f"source {first.source} loads the raw table {claim.raw} already",
+            f"source {first.source} already loads the raw table {claim.raw}",
             where=f"table {claim.source}.{claim.table}",
             remedy="Set another `schema` in one of the two sources. If they are "
             f"parts of one table (shards, regions), set {' and '.join(options)}",
@@ -217,8 +217,8 @@ def _compare_shapes(plan: TablePlan, other: str, shape: Mapping[str, Any]) -> No
     for option in ("primary_key", "cursor_field"):
         if own_shape[option] != shape.get(option):
             raise TableError(
-                f"it shares the raw table {plan.lake_table} with source {other}, but its "
-                f"{option} is {_format_value(own_shape[option])}, and there it is "
+                f"it shares the raw table {plan.lake_table} with source {other}: its "
+                f"{option} is {_format_value(own_shape[option])}, but in that source it is "
                 f"{_format_value(shape.get(option))}",
                 where=f"table {plan.name}, {option}",
                 remedy=f"Set the same {option} in table_options.{plan.table.ref.name} of all "

@@ -123,7 +123,7 @@ class Pipeline:
             state = destination.lake
             if (state.profile, state.target) != (tables.profile, tables.target):
                 raise SpecError(
-                    f"{destination.name} has another profile or target than the tables",
+                    f"{destination.name} has a different profile or target than the tables",
                     where=f"{source.where}.backend_options.connection",
                     remedy="A run has one Spark session: choose a destination with the same target",
                 )
@@ -223,7 +223,7 @@ class Pipeline:
         for pattern in select:
             if pattern not in matched:
                 raise SpecError(
-                    f"no table of the spec is called {pattern!r}",
+                    f"no table of the spec matches {pattern!r}",
                     where="--select",
                     remedy=f"{did_you_mean(pattern, table_names)} Choose from: "
                     f"{', '.join(sorted(table_names)[:20])}".strip(),
@@ -307,7 +307,7 @@ class Pipeline:
                     raise TableError(
                         f"tables with `path: {source.path}` are loaded with all columns",
                         where=f"{where}, columns",
-                        remedy="Remove the option; or leave columns out by an option of the "
+                        remedy="Remove the option; or exclude columns with an option of the "
                         "connector, if it has one",
                     )
                 planned = plan_table(source.name, table, options, full_refresh)
@@ -389,8 +389,8 @@ class Pipeline:
         owner = self._state_tables.get((schema.lower(), planned.lake_table.lower()))
         if owner is not None:
             raise TableError(
-                f"the raw table would be called {planned.lake_table}, like the state table of "
-                f"source {owner}",
+                f"the raw table would be called {planned.lake_table}, which is the name of the "
+                f"state table of source {owner}",
                 where=f"table {planned.name}",
                 remedy=f"Set backend_options.table_name of {owner} to another name",
             )

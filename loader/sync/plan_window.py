@@ -162,8 +162,8 @@ def _is_filtered_refresh(plan: TablePlan) -> bool:
 def _describe_new_selection(plan: TablePlan) -> str:
     rest = "become tombstones" if plan.key else "stay in the raw table, in an older generation"
     return (
-        "the spec selects other rows than at the last sync (where, query), or the state was reset: "
-        f"all rows are read again; rows in the raw table that are no longer selected {rest}"
+        "the spec selects different rows than at the last sync (where, query), or the state was "
+        f"reset: all rows are read again; rows in the raw table that are no longer selected {rest}"
     )
 
 

@@ -65,7 +65,7 @@ class NoCursorError(TableError):
             remedy="Set cursors for all of them, "
             f'`"*": {{cursor_field: [{", ".join(suggestions)}]}}`: each table uses the first '
             "column of the list that it has; or set sync_mode: full_refresh for small tables; or "
-            "exclude them by skip_tables",
+            "exclude them with skip_tables",
         )
 
 
@@ -187,7 +187,7 @@ def plan_table(
             raise TableError(
                 f"the column {column!r} of type {type_name} cannot be a cursor",
                 where=f"{where}, cursor_field",
-                remedy="Choose a timestamp, date, number or string that grows with every change"
+                remedy="Choose a timestamp, date, number or string that increases with every change"
                 + (f": {', '.join(suggest_cursors(table))}" if suggest_cursors(table) else ""),
             )
         cursor = CursorField(column, type_, column in table.collated)
@@ -222,7 +222,7 @@ def plan_table(
             "newest",
             where=f"{where}, cursor_field",
             remedy="Choose a time or a number; or declare the primary key in the source; or, if it "
-            'is a text, set a collation that orders by bytes (PostgreSQL: "C")',
+            'is a string column, set a collation that orders by bytes (PostgreSQL: "C")',
         )
     return planned
 
@@ -250,21 +250,21 @@ def _check_names(table: SourceTable, where: str) -> None:
         raise TableError(
             f"the raw table cannot have this name: {refusal}",
             where=where,
-            remedy="Read it through a view of another name in the source",
+            remedy="Read it through a view with another name in the source",
         )
     if table.ref.lake_name.lower().startswith(RESERVED):
         raise TableError(
-            f"the raw table would be called {table.ref.lake_name}, and names that begin with "
-            f"{RESERVED} are the loader's own",
+            f"the raw table would be called {table.ref.lake_name}, and names that start with "
+            f"{RESERVED} are reserved for the loader",
             where=where,
-            remedy="Read it through a view of another name in the source",
+            remedy="Read it through a view with another name in the source",
         )
     for name in table.schema.names:
         reserved = name.lower().startswith(RESERVED)
         if reserved and name.lower() not in FOREIGN_COLUMNS:
             reason = "which the loader writes itself"
             if name.lower() not in COLUMNS:
-                reason = f"and names that begin with {RESERVED} are the loader's own"
+                reason = f"and names that start with {RESERVED} are reserved for the loader"
             raise TableError(
                 f"the source has a column {name!r}, {reason}",
                 where=where,
@@ -282,7 +282,7 @@ def _check_lookback(options: TableOptions, type_: CursorType, where: str) -> Non
     if type_.is_time:
         remedy = "Use a duration, for example '10 minutes'"
     elif type_.is_number:
-        remedy = "Use a whole number: how far below the cursor to begin"
+        remedy = "Use a whole number: the distance below the cursor at which to start"
     else:
         remedy = "Remove it: string cursors do not support a lookback"
     raise TableError(
@@ -323,7 +323,7 @@ def parse_cursor(text: str, type_: CursorType, where: str) -> Cursor:
         return Cursor.parse(text, type_)
     except ValueError:
         raise TableError(
-            f"{text!r} is not a cursor of the column's type, {type_.value}",
+            f"{text!r} is not a value of the column's type, {type_.value}",
             where=where,
             remedy=f"Write it as {_EXAMPLES[type_]}",
         ) from None
@@ -336,5 +336,5 @@ _EXAMPLES = {
     CursorType.DATE: '"2025-01-31"',
     CursorType.TIMESTAMP: '"2025-01-31 12:00:00" or "2025-01-31"',
     CursorType.TIMESTAMPTZ: '"2025-01-31 12:00:00+00:00" (without an offset: UTC)',
-    CursorType.STRING: "any text",
+    CursorType.STRING: "any string",
 }

@@ -100,7 +100,7 @@ def find_unused_options(
         name: TableError(
             f"{name!r} has a query, but `tables` does not select it",
             where=f"source {spec.name}, table_options",
-            remedy=f"Add {name!r} to `tables`, or to `skip_tables` if it is not to be loaded",
+            remedy=f"Add {name!r} to `tables`, or to `skip_tables` if it should not be loaded",
         )
         for name, option in options.items()
         if getattr(option, "query", None)

@@ -62,8 +62,8 @@ def test_a_warehouse_that_machines_do_not_share(
     checked = run_loader(place, project, "check", within=within, **own)
     assert checked.code == 1
     [error] = checked.errors
-    assert "an executor has written a file below file:" in error, checked.text
-    assert "this machine does not find the file" in error
+    assert "an executor wrote a file below file:" in error, checked.text
+    assert "this machine cannot find the file" in error
 
 
 def test_an_object_store_that_does_not_answer(place: Place, project: Project) -> None:

@@ -57,7 +57,7 @@ def test_commands_beside_a_loop(
         checked = run_loader(place, lakehouse, "check", **ONE_CORE)
         assert checked.code == 1
         [error] = checked.errors
-        assert f"no executor has written a row within 60 seconds: {_FULL}" in error
+        assert f"no executor wrote a row within 60 seconds: {_FULL}" in error
         assert [w for w in checked.warnings if w.startswith(f"{_FULL}: spark://")]
         assert [e["table"] for e in checked.events if e["event"] == "check"] == ["shop.orders"]
 

@@ -149,7 +149,7 @@ def test_a_warehouse_that_cannot_be_written(
         assert any(reported in error.lower() for reported in denials), error
         assert error.endswith(("no partial batch is visible", "use another warehouse")), error
         assert "This is a defect" not in error
-    with pytest.raises(TableError, match="has not written one row within 0 seconds"):
+    with pytest.raises(TableError, match="did not write a row within 0 seconds"):
         check_destination(project.lake(), "lake", deadline=0)
     for thread in threading.enumerate():
         if thread.name == "check-destination":

@@ -126,8 +126,8 @@ def test_names_that_begin_as_the_loaders_own(project: Project, postgres_database
     project.jdbc(postgres_database, list(options), table_options=options)
     ran = project.loader("run")
     assert ran.errors == [
-        "table shop.ours: the source has a column '_cq_redelivered', and names that begin with "
-        "_cq_ are the loader's own. Rename it, or read the other columns through a view in "
+        "table shop.ours: the source has a column '_cq_redelivered', and names that start with "
+        "_cq_ are reserved for the loader. Rename it, or read the other columns through a view in "
         "the source"
     ]
     assert ran.table("shop.theirs")["appended"] == 1

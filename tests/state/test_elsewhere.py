@@ -233,7 +233,7 @@ def test_state_in_another_schema_of_the_lake(shop: Project) -> None:
     file.write_text(yaml.safe_dump_all(documents))
     refused = shop.loader("run")
     assert refused.code == 2
-    assert "store has another profile or target than the tables" in refused.errors[0]
+    assert "store has a different profile or target than the tables" in refused.errors[0]
 
 
 SPEC = """

@@ -112,10 +112,10 @@ def test_wrong_arguments_give_one_clear_error(loader: Loader, shop: Project) -> 
         loader.run(["shop.ordres"])
     assert (raised.value.where, raised.value.what) == (
         "select",
-        "no table of the spec is called 'shop.ordres'",
+        "no table of the spec matches 'shop.ordres'",
     )
     assert "Did you mean `shop.orders`?" in raised.value.remedy
-    with pytest.raises(SpecError, match=r"table: no table of the spec is called 'ordres'"):
+    with pytest.raises(SpecError, match=r"table: no table of the spec matches 'ordres'"):
         loader.preview("ordres")
     with pytest.raises(SpecError, match=r"table: 'shop\.\*' is a pattern"):
         loader.preview("shop.*")

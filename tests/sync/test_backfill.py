@@ -69,8 +69,8 @@ def test_without_an_end_it_goes_to_the_cursor(project: Project, orders: Database
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--from", "2025-06-30", "--to", "2025-01-01"], "ends (2025-01-01) before it begins"),
-        (["--from", "June"], "'June' is not a cursor of the column's type, date"),
+        (["--from", "2025-06-30", "--to", "2025-01-01"], "ends (2025-01-01) before it starts"),
+        (["--from", "June"], "'June' is not a value of the column's type, date"),
         (["--from", "2025-01-01", "--chunk", "100"], "'100' does not fit a cursor of type date"),
         (["--from", "2025-01-01", "--chunk", "fortnight"], "--chunk: 'fortnight' is no"),
         (["--from", "0001-01-01", "--chunk", "1 day"], "into more than 10000 batches"),

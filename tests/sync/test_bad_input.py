@@ -194,15 +194,15 @@ def test_each_bad_table_says_why_and_the_others_go_on(
         "table shop.typo, cursor_field: there is no column 'cc'. Did you mean `c`? "
         "Its columns: id, c, name, and the cursor xmin",
         "table shop.typed, cursor_field: the column 'flag' of type boolean cannot be a cursor. "
-        "Choose a timestamp, date, number or string that grows with every change",
+        "Choose a timestamp, date, number or string that increases with every change",
         "table shop.none: an incremental sync needs a cursor, but the table's options name none. "
         "Set table_options.none.cursor_field, or sync_mode: full_refresh",
         "table shop.keyless, primary_key: there is no column 'idd'. Did you mean `id`? "
         "Its columns: id, c, name",
-        "table shop.begins, initial_cursor: 'yesterday' is not a cursor of the column's type, "
+        "table shop.begins, initial_cursor: 'yesterday' is not a value of the column's type, "
         "integer. Write it as 42",
         "table shop.back, lookback: '10 minutes' does not fit a cursor of type integer. "
-        "Use a whole number: how far below the cursor to begin",
+        "Use a whole number: the distance below the cursor at which to start",
         "table shop.back_text, lookback: '5' does not fit a cursor of type string. "
         "Remove it: string cursors do not support a lookback",
         "table shop.ranges, partition_column: there is no column 'iid'. Did you mean `id`? "
@@ -229,7 +229,7 @@ def test_each_bad_table_says_why_and_the_others_go_on(
     typo = project.loader("run", "--select", "shop.fin")
     assert typo.code == 2
     [error] = typo.errors
-    assert error.startswith("--select: no table of the spec is called 'shop.fin'. Did you mean")
+    assert error.startswith("--select: no table of the spec matches 'shop.fin'. Did you mean")
     missing = project.loader("run", "--select", "shop.fines")
     assert (missing.code, len(missing.errors), _failed(missing)) == (1, 1, {"shop.fines"})
 

@@ -181,7 +181,7 @@ def test_state_by_hand(project: Project, postgres_database: Database) -> None:
         (("reset", "ordrs"), 2, "there is no state for 'ordrs'. Did you mean `shop.orders`?"),
         (("reset", "shop.ordrs"), 2, "there is no state for 'shop.ordrs'"),
         (("set", "shop.ordrs", "1"), 2, "shop.ordrs has no cursor yet"),
-        (("set", name, "yesterday"), 2, "'yesterday' is not a cursor of the column's type"),
+        (("set", name, "yesterday"), 2, "'yesterday' is not a value of the column's type"),
     ):
         ran_ = project.loader("state", *arguments)
         assert (ran_.code, len(ran_.errors)) == (code, 1)

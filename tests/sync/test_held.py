@@ -252,13 +252,13 @@ def test_rows_that_were_not_counted_are_not_published(project: Project, shop: Da
         return error.what
 
     # in the first load, which streams
-    assert refused().startswith("8 rows were read where 3 were counted in the same snapshot")
+    assert refused().startswith("8 rows were read, but 3 were counted in the same snapshot")
     assert project.rows("select count(*) from raw.parts") == [(0,)]
     assert project.run().table("shop.parts")["appended"] == 8
     # in a later one, which is compared with raw
     shop.execute("alter table parts detach partition low", "insert into parts values (104)")
     project.loader("state", "set", "shop.parts", "1")
-    assert refused().startswith("9 rows were read where 4 were counted in the same snapshot")
+    assert refused().startswith("9 rows were read, but 4 were counted in the same snapshot")
     assert project.state("shop.parts")["cursor"] == "1"
     assert project.run().table("shop.parts")["appended"] == 1
 

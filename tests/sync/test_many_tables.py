@@ -53,7 +53,7 @@ def test_each_table_takes_the_first_cursor_that_it_has(
         "source shop, table_options: 2 tables have none of the cursors in their options: c, v. "
         'Set cursors for all of them, `"*": {cursor_field: [xmin]}`: each table uses the first '
         "column of the list that it has; or set sync_mode: full_refresh for small tables; or "
-        "exclude them by skip_tables",
+        "exclude them with skip_tables",
     ]
     assert project.loader("status").code == 0
     for asked in ("--fail-if-failing", "--fail-if-stale=1d"):  # v was never synced

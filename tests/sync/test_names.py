@@ -172,12 +172,13 @@ def test_names_that_cannot_be_kept_are_refused_one_by_one(
         "source shop, tables: a.b and a_b would share the raw table a_b. Load one of them through "
         "a second source with another `schema`, or exclude it with skip_tables",
         *(
-            f"table shop.{name}: the raw table would be called {name}, and names that begin with "
-            "_cq_ are the loader's own. Read it through a view of another name in the source"
+            f"table shop.{name}: the raw table would be called {name}, and names that start with "
+            "_cq_ are reserved for the loader. Read it through a view with another name in the "
+            "source"
             for name in ("_cq_locks", "_cq_syncs")
         ),
-        "table shop.kept: the raw table would be called kept, like the state table of source shop. "
-        "Set backend_options.table_name of shop to another name",
+        "table shop.kept: the raw table would be called kept, which is the name of the state table "
+        "of source shop. Set backend_options.table_name of shop to another name",
         "table shop.taken: the source has a column '_cq_batch', which the loader writes itself. "
         "Rename it, or read the other columns through a view in the source",
         "table shop.twins: Spark cannot read its columns: The column `c` already exists. Choose "

@@ -103,7 +103,7 @@ def test_what_is_wrong_is_told_once(project: Project, postgres_database: Databas
     assert (typo.code, typo.errors) == (
         2,
         [
-            "loader preview: no table of the spec is called 'shop.order'. "
+            "loader preview: no table of the spec matches 'shop.order'. "
             "Did you mean `shop.orders`? Choose from: shop.orders"
         ],
     )

@@ -301,8 +301,8 @@ def test_shards_whose_columns_and_keys_differ(
     ]
     _source(project, "us", shards["us"], shared=True, primary_key=["id", "note"])
     refusal = (
-        "table us.orders, primary_key: it shares the raw table orders with source eu, but its "
-        "primary_key is id, note, and there it is id. Set the same primary_key in "
+        "table us.orders, primary_key: it shares the raw table orders with source eu: its "
+        "primary_key is id, note, but in that source it is id. Set the same primary_key in "
         "table_options.orders of all sources of the raw table"
     )
     assert project.loader("check").errors == [refusal]

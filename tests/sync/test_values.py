@@ -270,7 +270,8 @@ def test_such_a_text_orders_no_versions_where_only_it_could(
         "table shop.t, cursor_field: the source orders the column code by a collation or as an "
         "enum, and only the spec declares the key: the loader cannot tell which of a key's "
         "versions is the newest. Choose a time or a number; or declare the primary key in the "
-        'source; or, if it is a text, set a collation that orders by bytes (PostgreSQL: "C")'
+        "source; or, if it is a string column, set a collation that orders by bytes "
+        '(PostgreSQL: "C")'
     ]
 
 

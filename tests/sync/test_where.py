@@ -178,7 +178,7 @@ def test_a_changed_condition_reads_everything(project: Project, database: Databa
     assert load(project, database, where=OPEN) == [1, 4]
     assert load(project, database, where="amount > 10") == [2, 3, 5]
     ran = project.run()
-    assert ran.warnings == [w for w in ran.warnings if "selects other rows" not in w]
+    assert ran.warnings == [w for w in ran.warnings if "selects different rows" not in w]
     assert ran.table("shop.orders")["appended"] == 0
     assert load(project, database, where="amount > 20") == [3, 5]
     assert load(project, database) == [1, 2, 3, 4, 5]

@@ -45,7 +45,7 @@ def _stands(crash: FaultInjection, step: str, table: str) -> None:
     [
         ("publish", "no step 'publish'. Did you mean `published`?"),
         ("staged:shop.a,publishd:shop.b", "no step 'publishd'. Did you mean `published`?"),
-        ("published#often", "'often' is not a number of times"),
+        ("published#often", "'often' is not a count"),
     ],
 )
 def test_what_is_wrong_with_the_variable_is_told(wanted: str, reported: str) -> None:

@@ -82,7 +82,7 @@ def test_a_query_that_is_not_selected_is_an_error() -> None:
 
     expected = (
         "source shop, table_options: 'Sales' has a query, but `tables` does not select it. Add "
-        "'Sales' to `tables`, or to `skip_tables` if it is not to be loaded"
+        "'Sales' to `tables`, or to `skip_tables` if it should not be loaded"
     )
     assert unused(["orders"], []) == {"Sales": expected}
     assert unused(["orders"], ["sales"]) == {}

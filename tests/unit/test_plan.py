@@ -94,7 +94,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"cursor_field": "id", "lookback": "1 day"}, "Use a whole number"),
     ({"cursor_field": "Updated", "lookback": 5}, "Use a duration"),
     ({"cursor_field": "note", "lookback": 5}, "string cursors do not support a lookback"),
-    ({"cursor_field": "id", "initial_cursor": "x"}, "not a cursor of the column's type, integer"),
+    ({"cursor_field": "id", "initial_cursor": "x"}, "not a value of the column's type, integer"),
 ]
 
 

@@ -167,7 +167,7 @@ def test_a_table_that_fails_hides_no_other(project: Project) -> None:
     CloudQueryIngest(bridge, Ingest(spec, project.spark, "lake", Watch(), lambda _: None)).run()
     [error] = bridge.errors
     assert error is not None
-    assert "names that begin with _cq_ are the loader's own" in error
+    assert "names that start with _cq_ are reserved for the loader" in error
     shown = project.loader("status")
     assert "shop.orders" in [e["table"] for e in shown.events if e["event"] == "status"]
 
