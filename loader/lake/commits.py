@@ -78,7 +78,7 @@ def newest_commit(lake: Lake, table: str, of: Collection[str] = ()) -> Commit:
     rows = lake.frame(table)
     if "_cq_batch" not in rows.columns:
         raise TableError(
-            "another program has created this table, which would be the raw table",
+            "another program created this table, so it cannot be the raw table",
             where=f"table {lake.schema}.{table}",
             remedy="Rename it, or set another `schema` in the spec. `loader adopt` then takes over "
             "its rows",

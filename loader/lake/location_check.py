@@ -28,7 +28,7 @@ def refuse_moved(here: str, recorded: str, name: str) -> None:
         f"but its metadata says {recorded}, where its files are written",
         where=f"table {name}",
         remedy="Move it back, or leave a link at its old location. A copy cannot be used: point "
-        "STRANDLINE_WAREHOUSE, or the catalog's warehouse, to a new folder, and run",
+        "STRANDLINE_WAREHOUSE, or the catalog's warehouse, to a new folder, and run again",
     )
 
 

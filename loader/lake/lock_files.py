@@ -67,7 +67,7 @@ def find_user_folder(catalog: str, warehouse: str) -> Path:
     for folder in _candidates():
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
-            ensure_own_folder(folder, "locks", f"name a folder of your own in {FOLDER}")
+            ensure_own_folder(folder, "locks", f"set {FOLDER} to a folder of your own")
             return folder / digest
         except OSError as error:
             problem = error
@@ -83,7 +83,7 @@ def planted_file_error(path: Path, why: str) -> TableError:
     return TableError(
         f"this is not a lock record: {why}",
         where=str(path),
-        remedy="Another user or program has created it. Remove it, check who may write to the "
+        remedy="Another user or program created it. Remove it, check who may write to the "
         "folder, and run again",
     )
 

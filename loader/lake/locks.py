@@ -215,7 +215,11 @@ class Lease:
             return None
         with suppress(Exception):  # a remaining heartbeat is harmless
             self.store.remove_heartbeat(owner.run_id)
-        why = "whose process is gone" if is_same_folder else f"silent for {self.expiry:.0f} s"
+        why = (
+            "whose process has exited"
+            if is_same_folder
+            else f"which sent no heartbeat for {self.expiry:.0f} s"
+        )
         return f"taken over from another run, {why} ({owner.describe(heartbeat)})"
 
     def _wait_until_stale(
@@ -262,10 +266,10 @@ class Lease:
         by = (
             owner.describe(self.store.read_heartbeat(owner.run_id))
             if owner
-            else "it has exited since"
+            else "that run has since exited"
         )
         return TableError(
-            f"another run took the table over while this run was suspended ({by})",
+            f"another run took over the table while this run was suspended ({by})",
             where=self.where,
             remedy="This run has written nothing since; run again",
         )
@@ -287,7 +291,7 @@ class Lease:
         return LockedError(
             f"another run holds this table{by}",
             where=self.where,
-            remedy="It was skipped; run again after the other run has ended",
+            remedy="It was skipped; run again after the other run has finished",
         )
 
 

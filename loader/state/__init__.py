@@ -203,7 +203,7 @@ def choose_effective_state(
 def build_second_writer_error(row: StateRow, where: str) -> StateError:
     """Returns the error for a version that another writer has already written."""
     return StateError(
-        f"version {row.version} of {row.key} exists already: another run has written it",
+        f"version {row.version} of {row.key} already exists: another run wrote it",
         where=where,
         remedy="Nothing was lost; run again when the other run has finished",
     )

@@ -249,7 +249,7 @@ def choose_effective_row(rows: Sequence[StateRow], warn: Callable[[str], None]) 
     cursor = state.cursor.text if state.cursor else "none"
     warn(
         f"the state has {len(different)} different values of version {version}: "
-        f"the safe one is used, batch {state.batch}, cursor {cursor}"
+        f"the safest value is used (batch {state.batch}, cursor {cursor})"
     )
     return row
 
@@ -298,7 +298,7 @@ def format_time(time: dt.datetime) -> str:
 def _check_format(format_: int, key: str) -> None:
     if format_ > FORMAT:
         raise NewerStateError(
-            f"a newer loader has written the stored state (its format is {format_}, this version "
+            f"a newer loader wrote the stored state (its format is {format_}, this version "
             f"reads {FORMAT})",
             where=f"state {key}",
             remedy="Upgrade the loader here: this version could lose rows",

@@ -264,16 +264,16 @@ class StateBackendContract:
 
     def test_a_version_is_written_once(self, backend: StateBackend) -> None:
         backend.append([StateRow(KEY, at(1).to_json(), 1)])
-        with pytest.raises(StateError, match=r"version 1 of shop.orders exists already"):
+        with pytest.raises(StateError, match=r"version 1 of shop.orders already exists"):
             backend.append([StateRow(KEY, at(2).to_json(), 1)])
-        with pytest.raises(StateError, match=r"version 1 of shop.orders exists already"):
+        with pytest.raises(StateError, match=r"version 1 of shop.orders already exists"):
             backend.append([StateRow(KEY, at(1).to_json(), 1)])
         assert backend.read(KEY) == at(1)
 
     def test_a_batch_with_a_refused_row_adds_nothing(self, backend: StateBackend) -> None:
         backend.write(KEY, at(1))
         new_row = StateRow("shop.a", at(1).to_json(), 1)
-        with pytest.raises(StateError, match="exists already"):
+        with pytest.raises(StateError, match="already exists"):
             backend.append([new_row, StateRow(KEY, at(2).to_json(), 1)])
         assert [row.key for row in backend.rows()] == [KEY]
 
@@ -302,7 +302,7 @@ class StateBackendContract:
                 writer.join(timeout=120)
             assert len(errors) == 2
             [error] = filter(None, errors)
-            assert "exists already" in str(error)
+            assert "already exists" in str(error)
         assert [row.version for row in backend.rows(KEY)] == list(range(self.rounds, 0, -1))
 
     def test_writers_of_different_keys_do_not_disturb_each_other(

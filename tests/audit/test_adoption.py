@@ -180,7 +180,7 @@ def test_a_copy_with_the_name_of_the_raw_table_is_refused(project: Project, shop
     project.spark.read.parquet(path).writeTo(name).using("iceberg").create()
     ran = project.loader("adopt", "shop.orders", name)
     assert ran.code == 1, ran.text
-    assert ran.errors[0].startswith(f"table {name}: another program has created this table")
+    assert ran.errors[0].startswith(f"table {name}: another program created this table")
     assert project.loader("run").errors == ran.errors
     assert project.rows("select count(*) from raw.orders") == [(1000,)]
     project.spark.sql(f"create table {project.schema}.theirs using iceberg as select * from {name}")

@@ -54,7 +54,7 @@ def test_a_driver_that_is_killed(
     other.start_again()
     other.start(lakehouse, "run")
     ran = sync.end(other)
-    assert any("whose process is gone" in warning for warning in ran.warnings), ran.text
+    assert any("whose process has exited" in warning for warning in ran.warnings), ran.text
 
 
 def test_a_catalog_that_is_away_for_20_seconds(

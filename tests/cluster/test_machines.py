@@ -53,11 +53,13 @@ def test_a_suspended_loader_comes_back_after_it_was_taken_over(
         time.sleep(EXPIRY)
         taken = machine.run(lakehouse, "run", **expiry)
         assert taken.code == 0, taken.text
-        assert any(f"silent for {EXPIRY} s" in warning for warning in taken.warnings), taken.text
+        assert any(f"no heartbeat for {EXPIRY} s" in warning for warning in taken.warnings), (
+            taken.text
+        )
         sync.check()
     finally:
         other.resume()
     late = other.ended()
     assert late.code == 1
-    assert "another run took the table over while this run was suspended" in late.errors[0]
+    assert "another run took over the table while this run was suspended" in late.errors[0]
     sync.check()

@@ -75,7 +75,7 @@ def test_a_machine_that_is_paused_at_every_step(
         if step == "ledger-recorded":  # nothing was left to write
             assert error == "None"
         else:
-            assert "another run took the table over while this run was suspended" in error, step
+            assert "another run took over the table while this run was suspended" in error, step
     project.run()  # what the paused runs had staged is deleted
     shop.assert_whole(project, postgres_database, tables, [shop.FIRST, shop.ADDED + shop.UPDATED])
 
@@ -141,7 +141,7 @@ def test_a_warehouse_that_cannot_be_written(
         ran = project.loader("run")
         checked = project.loader("check")
     assert (ran.code, checked.code) == (1, 1)
-    lake = f"destination lake, schema {project.schema}: it cannot be written: "
+    lake = f"destination lake, schema {project.schema}: it cannot be written to: "
     for errors, start in ((ran.errors, "table shop.orders: "), (checked.errors, lake)):
         [error] = errors
         assert error.startswith(start)
@@ -296,7 +296,7 @@ def test_a_newer_loader_on_the_same_lake(project: Project, postgres_database: Da
     assert ran.code == 1
     [error] = ran.errors
     assert error == (
-        "state shop.orders: a newer loader has written the stored state (its format is 2, this "
+        "state shop.orders: a newer loader wrote the stored state (its format is 2, this "
         "version reads 1). Upgrade the loader here: this version could lose rows"
     )
     assert project.rows("select max(_cq_batch) from raw.orders") == [(1,)]

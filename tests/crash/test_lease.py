@@ -185,7 +185,7 @@ def test_a_dead_process_of_this_machine_is_taken_over_at_once(
     heir = _lease(tmp_path / "here", owners, "b")
     reported = heir.acquire()
     assert reported is not None
-    assert reported.startswith("taken over from another run, whose process is gone (run a, pid")
+    assert reported.startswith("taken over from another run, whose process has exited (run a, pid")
     heir.release()
 
 
@@ -235,9 +235,11 @@ def test_another_machines_clock_does_not_matter(
     taken = late.acquire()
     assert clock.time == pytest.approx(EXPIRY)
     assert taken is not None
-    assert taken.startswith(f"taken over from another run, silent for {EXPIRY:.0f} s (run a, pid")
+    assert taken.startswith(
+        f"taken over from another run, which sent no heartbeat for {EXPIRY:.0f} s (run a, pid"
+    )
     assert owners.read_heartbeat("a") is None
-    with pytest.raises(TableError, match="took the table over while this run was suspended"):
+    with pytest.raises(TableError, match="took over the table while this run was suspended"):
         far.confirm()
     late.confirm()
     far.release()  # that the other one ends late changes nothing
@@ -279,7 +281,7 @@ def test_a_record_of_another_version_is_somebodys(owners: LockStore, tmp_path: P
     clock = Clock()
     assert owners.swap("orders", None, '{"run": "of another version"}')
     late = _lease(tmp_path / "here", owners, "b", clock=clock)
-    assert "silent for" in str(late.acquire())
+    assert "no heartbeat for" in str(late.acquire())
     assert clock.time == pytest.approx(EXPIRY)
     late.release()
 
@@ -366,7 +368,7 @@ def test_of_many_tables_only_those_that_were_taken_over_are_refused(
     taken = owners.read("orders")
     kept, lost, also_kept = confirm_all(leases)
     assert (kept, also_kept) == (None, None)
-    assert "took the table over" in str(lost)
+    assert "took over the table" in str(lost)
     assert release_all(leases) == [None] * 3
     assert [owners.read(name) for name in names] == [None, taken, None]
     for lease in leases:  # the locks of the files are free, too
@@ -387,7 +389,7 @@ def test_tables_whose_records_cannot_be_removed_free_their_files(
     assert [str(error) for error in release_all(leases)] == ["the catalog is away"] * 2
     monkeypatch.undo()
     heirs = [_lease(tmp_path / "here", owners, "b", name) for name in ("orders", "lines")]
-    assert all("whose process is gone" in str(result) for result in acquire_all(heirs))
+    assert all("whose process has exited" in str(result) for result in acquire_all(heirs))
     assert release_all(heirs) == [None] * 2
 
 
@@ -523,7 +525,7 @@ def test_a_run_that_was_taken_over_writes_nothing_more(
             written.extend(project.rows(query)[0][0] for query in (batches, states, syncs))
 
     ended = run_with(project, overtake)["shop.orders"]
-    assert str(ended.error).startswith("table shop.orders: another run took the table over")
+    assert str(ended.error).startswith("table shop.orders: another run took over the table")
     assert [project.rows(query)[0][0] for query in (batches, states, syncs)] == written
     assert (
         written

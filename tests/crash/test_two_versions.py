@@ -17,7 +17,7 @@ from tests.services import Database
 from tests.sync.project import Project
 
 NEWER = (
-    "a newer loader has written the stored state (its format is 2, this version reads 1). Upgrade "
+    "a newer loader wrote the stored state (its format is 2, this version reads 1). Upgrade "
     "the loader here: this version could lose rows"
 )
 

@@ -87,7 +87,7 @@ class TestLakeTable(_Prepared):
         assert [len(rows) for rows in read] == [2, 1, 2, 0]
         monkeypatch.setattr(lake_table, "_FEW", 0)
         assert [sorted(map(str, backend.latest(key))) for key in keys] == read
-        with pytest.raises(StateError, match="version 0 of legacy exists already"):
+        with pytest.raises(StateError, match="version 0 of legacy already exists"):
             backend.append([StateRow("legacy", at(3).to_json(), 0)])
 
 

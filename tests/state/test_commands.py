@@ -194,9 +194,9 @@ def test_two_values_of_one_version_are_told_and_the_safe_one_counts(shop: Projec
         """
     )
     [warning, listed] = shop.loader("state", "list").events
-    assert "2 different values of version 6: the safe one is used" in warning["text"]
+    assert "2 different values of version 6: the safest value is used" in warning["text"]
     assert listed["cursor"] == "5"
     ran = shop.run()
-    assert any("the safe one is used, batch 1, cursor 5" in text for text in ran.warnings)
+    assert any("the safest value is used (batch 1, cursor 5)" in text for text in ran.warnings)
     assert ran.table("shop.orders")["status"] == "nothing new"
     assert _versions(shop)[0] == (7, "6")

@@ -159,7 +159,9 @@ def test_times_that_are_cut_lose_no_row(project: Project, mariadb_database: Data
         note = notes[f"shop.{table}"]
         times = (first[table], late[table], newest[table])
         # A time that is cut to the second may be a whole minute.
-        assert ("truncated to whole" in note) == (unit > 1 or any(not t.second for t in times)), table
+        assert ("truncated to whole" in note) == (unit > 1 or any(not t.second for t in times)), (
+            table
+        )
         # In the first minutes of an hour, all times may be cut to the same time.
         assert ("below the last cursor" in note) == (late[table] < newest[table]), table
 

@@ -194,7 +194,7 @@ def test_state_by_hand(project: Project, postgres_database: Database) -> None:
         assert (locked.code, locked.table(name)["status"]) == (1, "locked")
         assert locked.errors == [
             "table shop.orders: another run holds this table. "
-            "It was skipped; run again after the other run has ended"
+            "It was skipped; run again after the other run has finished"
         ]
         [seen] = project.loader("status").events  # the cursor is that of the last sync
         assert (seen["last_attempt"], seen["cursor"]) == ("locked", "2025-01-02 10:00:00")

@@ -38,7 +38,9 @@ def test_a_shared_catalogs_locks_are_this_users_own(place: Path) -> None:
 def test_a_folder_of_somebody_else_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place.mkdir(parents=True)
     place.chmod(0o777)
-    with pytest.raises(SpecError, match=r"others may write to .*Remove it, or name a folder"):
+    with pytest.raises(
+        SpecError, match=r"others may write to .*Remove it, or set STRANDLINE_LOCKS"
+    ):
         lock_files.find_user_folder("lake", "s3://bucket")
     place.chmod(0o700)
     monkeypatch.setattr(lock_files.os, "getuid", lambda: 12345)
