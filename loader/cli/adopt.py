@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from loader.cli.settings import Settings
 
 
-@click.command(short_help="Takes over a table that another tool has loaded.")
+@click.command(short_help="Takes over a table that another tool loaded.")
 @click.argument("table", shell_complete=complete_tables)
 @click.argument("copy", metavar="COPY")
 @copy_options

@@ -71,7 +71,8 @@ class _Commands(click.Group):
                 return super().main(*args, **extra)
         except OSError as error:  # raised, for example, while click prints `--help`
             discard(sys.stdout)
-            click.echo(f"error: standard output: it cannot be written: {error.strerror}", err=True)
+            message = f"error: standard output: it cannot be written to: {error.strerror}"
+            click.echo(message, err=True)
             sys.exit(LoaderError.exit_code)
 
     def invoke(self, ctx: click.Context) -> Any:

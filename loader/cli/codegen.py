@@ -106,7 +106,7 @@ def codegen(
         settings.output.warning(f"{about}: {note}", about=about)
     for name in not_synced:
         settings.output.warning(
-            f"{name}: left out, because it has not been synced yet: run `loader run`, then codegen",
+            f"{name}: skipped, because it has not been synced yet: run `loader run`, then codegen",
             about=name,
         )
     for error in errors:

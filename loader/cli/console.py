@@ -350,7 +350,7 @@ class Streams:
             return None
         why = getattr(lost, "strerror", None) or _CLOSED
         return LoaderError(
-            f"it cannot be written: {why}",
+            f"it cannot be written to: {why}",
             where="standard output",
             remedy="The command itself succeeded; `loader status` shows the tables",
         )

@@ -202,7 +202,7 @@ class Daemon:
             if not spec.same_as(self.pipeline.spec):
                 self._redacts = [spec.redactor.redact, *self._redacts][:_REDACTED_SPECS]
                 self.pipeline = self._rebuild_pipeline(spec)
-                output.event("spec", f"{config} has changed, and was reloaded")
+                output.event("spec", f"{config} changed and was reloaded")
             self._spec_error = ""
         except LoaderError as error:
             if str(error) != self._spec_error:
@@ -217,9 +217,9 @@ class Daemon:
             known.conf,
         ):
             raise TableError(
-                "the spec now needs a Spark with other settings",
+                "the spec now needs other Spark settings",
                 where=str(self.settings.config),
-                remedy="Restart the loader: this process continues with its Spark",
+                remedy="Restart the loader: this process keeps its current Spark session",
             )
         refuse_two_readers(spec)
         return Pipeline(spec, self.pipeline.spark)
@@ -290,7 +290,7 @@ class Daemon:
                 continue
             down = self._down.pop(name, None)
             if down is not None:
-                text = f"source {name} is back; it was down since {down.since:%H:%M:%S}"
+                text = f"source {name} is back; it had been down since {down.since:%H:%M:%S}"
                 self.settings.output.event("back", text, source=name, rounds=down.times)
 
     def _build(self, outcomes: list[Outcome]) -> BuildResult | None:

@@ -14,9 +14,9 @@ def read_duration(_ctx: click.Context, _param: click.Parameter, value: str | Non
     if value is None:
         return None
     try:
-        seconds = float(seconds_of(value.strip(), "a time", _EXAMPLES))
+        seconds = float(seconds_of(value.strip(), "a duration", _EXAMPLES))
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
     if seconds <= 0:
-        raise click.BadParameter(f"{value!r} is not a positive time: {_EXAMPLES}")
+        raise click.BadParameter(f"{value!r} is not a positive duration: {_EXAMPLES}")
     return seconds

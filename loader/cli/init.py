@@ -94,7 +94,7 @@ def init_from_database(settings: Settings, text: str, target: str = "embedded") 
     schema = render_schema(settings.output.warning)
     setup.create(Path.cwd(), say, render_spec(url, tables, options), schema, target)
     count = "1 table" if len(options) == 1 else f"{len(options)} tables, each"
-    say(f"loader.yml has {count} with its cursor and a comment on that choice.")
+    say(f"loader.yml lists {count} with its cursor and a comment that explains the choice.")
     if is_new_password and url.password:
         say(f"The password was not written: loader.yml reads it from the variable {url.variable}.")
     steps = "loader check, loader run, loader codegen, dbt build"
@@ -137,7 +137,7 @@ def render_spec(url: DatabaseUrl, tables: Sequence[str] = (), options: Sequence[
         "  path: spark",
         "  write_mode: append",
         "  spec:",
-        "    profile: strandline # in profiles.yml: the loader and dbt share one Spark",
+        "    profile: strandline # in profiles.yml: the loader and dbt share one Spark session",
         "    schema: raw",
     ]
     return "\n".join(lines) + "\n"
@@ -169,7 +169,7 @@ def describe_tables(source: Source) -> tuple[list[str], list[str]]:
     views = [ref.name for ref in refs if ref.kind != "table"]
     if views:
         shown = ", ".join(views[:20]) + (", …" if len(views) > 20 else "")
-        tables.append(f"# views, for which you must choose cursor and key: {_comment(shown)}")
+        tables.append(f"# views, for which you must choose a cursor and a key: {_comment(shown)}")
     return tables, options
 
 
@@ -183,10 +183,10 @@ def _choose_cursor(source: Source, table: SourceTable) -> tuple[str, str]:
     others = f"; columns with dates and times: {', '.join(times[:3])}" if times else ""
     if updated:
         index = "" if updated[0] in table.indexed else ", without an index"
-        return f"cursor_field: {_text(updated[0])}", f"its name suggests a time of update{index}"
+        return f"cursor_field: {_text(updated[0])}", f"its name suggests an update time{index}"
     if source.any_cursor and table.ref.native.stored:
-        return f"cursor_field: {source.any_cursor}", f"no column with a time of update{others}"
-    return "sync_mode: full_refresh", f"no column with a time of update{others}"
+        return f"cursor_field: {source.any_cursor}", f"no column with an update time{others}"
+    return "sync_mode: full_refresh", f"no column with an update time{others}"
 
 
 def _can_be_written(name: str) -> bool:

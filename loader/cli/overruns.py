@@ -82,7 +82,7 @@ class OverrunReporter:
         self._is_printed = self._printed_at is None or now - self._printed_at >= PAUSE
         if self._is_printed:
             self._printed_at = now
-        text = f"round {number} is still running, so the next round begins late: {doing}"
+        text = f"round {number} is still running, so the next round starts late: {doing}"
         facts = {"round": number, "interval": self._every, "doing": doing}
         self._output.event("overdue", text if self._is_printed else "", **facts)
 

@@ -31,7 +31,7 @@ SUFFIX = ".intoto.jsonl"
 """The suffix of exported files, by the convention of in-toto."""
 _REMEDY = (
     "Compare the table with its source, and its receipts with an exported copy; docs/receipts.md "
-    "says what can be the cause"
+    "lists possible causes"
 )
 
 
@@ -128,7 +128,7 @@ def _read_public_key(path: Path) -> tuple[str, Ed25519PublicKey]:
     except ValueError as error:
         what, remedy = str(error), f"`{PUBLISH}` writes the public key"
     except OSError as error:
-        what, remedy = f"it cannot be read: {error.strerror}", "Name a readable file"
+        what, remedy = f"it cannot be read: {error.strerror}", "Specify a readable file"
     raise SpecError(what, where=f"--key {path}", remedy=remedy)
 
 
@@ -145,7 +145,7 @@ def _read_files(paths: Sequence[Path]) -> Iterator[Receipt]:
             raise SpecError(
                 f"it has no file *{SUFFIX}",
                 where=str(path),
-                remedy="Name a folder that `loader receipts export` has written",
+                remedy="Specify a folder that `loader receipts export` wrote",
             )
         for file in files:
             try:
@@ -153,7 +153,7 @@ def _read_files(paths: Sequence[Path]) -> Iterator[Receipt]:
             except (OSError, ValueError) as error:
                 why = getattr(error, "strerror", None) or "it is not text"
                 raise SpecError(
-                    f"it cannot be read: {why}", where=str(file), remedy="Name an exported file"
+                    f"it cannot be read: {why}", where=str(file), remedy="Specify an exported file"
                 ) from None
             for number, line in enumerate(lines, 1):
                 try:

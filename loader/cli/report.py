@@ -29,7 +29,7 @@ _REFRESH = 15
 _PORT = 8686
 
 
-@click.command(short_help="Writes a page that shows whether all is right.")
+@click.command(short_help="Writes a page that shows the state of tables and tests.")
 @click.option(
     "--output",
     "path",
@@ -49,8 +49,8 @@ _PORT = 8686
     "--stale-after",
     metavar="AGE",
     callback=read_duration,
-    help="Call a table stale if its last successful sync is older: '26h'. Default: three times the "
-    "usual distance of its syncs.",
+    help="Report a table as stale if its last successful sync is older: '26h'. Default: three "
+    "times the usual interval between its syncs.",
 )
 @click.option(
     "--target-path",
@@ -85,7 +85,7 @@ def report(
     With --serve, serves the page at a local address and writes no file.
     """
     if port is not None and not serve:
-        raise click.UsageError("--port is for --serve, which shows the page at an address.")
+        raise click.UsageError("--port requires --serve.")
     writer = ReportWriter(settings, path, days, stale_after, target_path, keys)
     if serve:
         _serve(writer, _PORT if port is None else port)
@@ -110,7 +110,7 @@ def replace_page(path: Path, page: str) -> None:
         raise LoaderError(
             f"it cannot be written: {error.strerror}",
             where=str(path),
-            remedy="Set a file in an existing folder",
+            remedy="Choose a file in an existing folder",
         ) from None
 
 
@@ -249,7 +249,7 @@ def _serve(writer: ReportWriter, port: int) -> None:
         raise LoaderError(
             f"the port cannot be used: {error.strerror}",
             where=f"{HOST}:{port}",
-            remedy="Set another one with --port, or 0 for any free port",
+            remedy="Choose another port with --port, or 0 for any free port",
         ) from None
     output.event("listening", f"The report is at {server.address}", address=server.address)
     with server, stop_on_signal(server.shutdown, lambda: None):

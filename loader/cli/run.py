@@ -39,7 +39,9 @@ if TYPE_CHECKING:
     "--to", "high", help="With --from: the end of the range, inclusive; default: the stored cursor."
 )
 @click.option("--chunk", help="With --from: the range of one batch: '1 day', or 10000 for numbers.")
-@click.option("--build", is_flag=True, help="Then run `dbt build`, in the same Spark.")
+@click.option(
+    "--build", is_flag=True, help="After the sync, run `dbt build` in the same Spark session."
+)
 @click.option(
     "--every",
     metavar="INTERVAL",
@@ -56,7 +58,8 @@ if TYPE_CHECKING:
     "report_path",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Then write the page of `loader report` to this file; with --every, after each round.",
+    help="After the run, write the page of `loader report` to this file; with --every, after each "
+    "round.",
 )
 @click.argument("dbt_arguments", nargs=-1, metavar="[-- DBT_ARGUMENTS]...")
 @click.pass_obj

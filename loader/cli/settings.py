@@ -153,7 +153,7 @@ def profile_of(settings: Settings, spec: Spec) -> Profile:
             raise SpecError(
                 "the sources' destinations use different profiles or targets",
                 where=str(settings.config),
-                remedy="Split the spec: one process can use only one Spark",
+                remedy="Split the spec: one process can use only one Spark session",
             )
     profile = load_profile(
         first.profile, first.target, spec.folder, first.profiles_dir, redactor=spec.redactor
@@ -210,7 +210,7 @@ def refuse_two_readers(spec: Spec) -> None:
         other = readers.setdefault((source.path, *resource.identity), source.name)
         if other != source.name:
             raise SpecError(
-                f"the source {other} reads {resource.shown}, too",
+                f"the source {other} also reads {resource.shown}",
                 where=f"{source.where}.spec.{resource.option}",
                 remedy=f"Set a different `{resource.option}` in one of the two sources",
             )

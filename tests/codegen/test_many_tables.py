@@ -128,7 +128,7 @@ def test_many_tables(project: Project, dbt: DbtProject, postgres_database: Datab
         "shop_plain_4_latest.sql": "updated",
     }
     assert any(
-        w.startswith("shop.plain_6: left out, because it has not been") for w in again.warnings
+        w.startswith("shop.plain_6: skipped, because it has not been") for w in again.warnings
     )
     assert lenient in (folder / "models.yml").read_text()
     assert "Those who buy" in (folder / "models.yml").read_text()
@@ -204,7 +204,7 @@ def test_what_is_wrong_is_told_and_nothing_is_written(
         "source shop, tables: the source has no table 'missing'"
     ]
     assert partly.warnings == [
-        "shop.later: left out, because it has not been synced yet: run `loader run`, then codegen"
+        "shop.later: skipped, because it has not been synced yet: run `loader run`, then codegen"
     ]
     assert set(_files(partly)) == {
         "sources.yml",

@@ -501,7 +501,7 @@ def test_output_that_cannot_be_written_fails_no_table(
         _, errors = process.communicate(timeout=120)
     assert process.returncode == 1
     [line] = errors.splitlines()
-    assert json.loads(line)["what"] == "it cannot be written: No space left on device"
+    assert json.loads(line)["what"] == "it cannot be written to: No space left on device"
     assert _visible(project, "fine") == 2
     assert project.run().table("shop.fine")["status"] == "nothing new"
 

@@ -90,15 +90,15 @@ def test_a_spec_made_by_looking_at_the_database_runs(
         '- "it\'s: #1"',
         '- "y"',
         '- "😀"',
-        "# views, for which you must choose cursor and key: v",
+        "# views, for which you must choose a cursor and a key: v",
     ]
     assert reported == [
-        "a: {cursor_field: last_update} # its name suggests a time of update; key: id",
-        '"it\'s: #1": {cursor_field: "Modified On"} # its name suggests a time of '
-        "update, without an index; key: id",
-        '"y": {cursor_field: xmin} # no column with a time of update; columns with dates '
+        "a: {cursor_field: last_update} # its name suggests an update time; key: id",
+        '"it\'s: #1": {cursor_field: "Modified On"} # its name suggests an update '
+        "time, without an index; key: id",
+        '"y": {cursor_field: xmin} # no column with an update time; columns with dates '
         "and times: birth_date; no primary key",
-        '"😀": {cursor_field: "updated_😀"} # its name suggests a time of update, without '
+        '"😀": {cursor_field: "updated_😀"} # its name suggests an update time, without '
         "an index; key: id",
     ]
     text = render_spec(url, tables, reported).replace("schema: raw", f"schema: {project.schema}")

@@ -61,7 +61,7 @@ def test_a_run_writes_what_the_command_writes(drop: Project) -> None:
     assert "no report was written" in nowhere.warnings[-1]
     assert drop.loader("report", "--output", str(drop.folder / "no" / "r.html")).errors == [
         f"{drop.folder / 'no' / 'r.html'}: it cannot be written: No such file or directory. "
-        "Set a file in an existing folder"
+        "Choose a file in an existing folder"
     ]
     assert not list(drop.folder.glob(".*.html*"))
 
@@ -83,7 +83,7 @@ def test_a_loop_writes_it_after_each_round(drop: Project) -> None:
 
 
 def test_mistakes(drop: Project) -> None:
-    assert "--port is for --serve" in drop.loader("report", "--port", "1").text
+    assert "--port requires --serve" in drop.loader("report", "--port", "1").text
     assert "remove --report" in drop.loader("run", "--dry-run", "--report", "r.html").text
     assert drop.loader("report", "--days", "0").code == 2
     (drop.folder / "target").mkdir(exist_ok=True)

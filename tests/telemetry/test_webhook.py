@@ -61,7 +61,7 @@ def test_a_message_that_is_not_accepted_is_a_warning_without_the_url(
     ran = shop.loader("run")
     assert ran.code == 1
     reported = "webhook: the report was not sent: "
-    assert f"{reported}the server answered 404" in ran.warnings
+    assert f"{reported}the server responded with status 404" in ran.warnings
     monkeypatch.setenv(webhook.URL, "http://127.0.0.1:9/s3cret-token")
     again = shop.loader("run")  # the message is still due
     assert f"{reported}ConnectionError" in again.warnings

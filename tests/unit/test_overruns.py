@@ -35,7 +35,7 @@ def test_an_overrun_is_reported_when_the_next_round_is_due_and_at_its_end(
     _run(_reporter(), 7, 0.25, build=True)
     due, end = capsys.readouterr().err.splitlines()
     assert due == (
-        "round 7 is still running, so the next round begins late: shop.orders: appending"
+        "round 7 is still running, so the next round starts late: shop.orders: appending"
     )
     before, _, after = end.partition(" s, longer")
     assert 0.2 <= float(before.removeprefix("round 7 took ")) < 5

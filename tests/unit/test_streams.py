@@ -72,7 +72,7 @@ class Worked:
 
 
 CLOSED = "| (exec <&-; true)"
-LOST = "error: standard output: it cannot be written: "
+LOST = "error: standard output: it cannot be written to: "
 WORK = "The command itself succeeded; `loader status` shows the tables"
 
 

@@ -47,24 +47,24 @@ _TABLE = ("source", "table")
 
 RUN_TIMESTAMP = Metric("strandline_run_timestamp_seconds", GAUGE, "The end of the newest run.")
 RUN_DURATION = Metric(
-    "strandline_run_duration_seconds", GAUGE, "The time that the newest run took, with its build."
+    "strandline_run_duration_seconds", GAUGE, "The duration of the newest run, including its build."
 )
 RUN_SUCCESS = Metric(
     "strandline_run_success", GAUGE, "1 if all tables of the newest run were synced, otherwise 0."
 )
 RUN_TABLES = Metric(
-    "strandline_run_tables", GAUGE, "The tables of the newest run, by their results.", ("status",)
+    "strandline_run_tables", GAUGE, "The tables of the newest run, by status.", ("status",)
 )
 BUILD_SUCCESS = Metric(
     "strandline_build_success", GAUGE, "1 if the newest dbt build succeeded, otherwise 0."
 )
 BUILD_DURATION = Metric(
-    "strandline_build_duration_seconds", GAUGE, "The time that the newest dbt build took."
+    "strandline_build_duration_seconds", GAUGE, "The duration of the newest dbt build."
 )
 BUILD_NODES = Metric(
     "strandline_build_nodes",
     GAUGE,
-    "The models, tests, seeds and snapshots of the newest dbt build, by their results.",
+    "The models, tests, seeds and snapshots of the newest dbt build, by status.",
     ("status",),
 )
 BUILD_NODE_FAILED = Metric(
@@ -74,7 +74,10 @@ BUILD_NODE_FAILED = Metric(
     ("node",),
 )
 TABLE_SUCCESS = Metric(
-    "strandline_table_success", GAUGE, "0 if the newest sync of the table failed, else 1.", _TABLE
+    "strandline_table_success",
+    GAUGE,
+    "0 if the newest sync of the table failed, otherwise 1.",
+    _TABLE,
 )
 TABLE_SYNCED = Metric(
     "strandline_table_synced_timestamp_seconds",
@@ -91,7 +94,7 @@ TABLE_COMPLETE = Metric(
 TABLE_DURATION = Metric(
     "strandline_table_sync_duration_seconds",
     GAUGE,
-    "The time that the table's sync took in the newest run.",
+    "The duration of the table's sync in the newest run.",
     _TABLE,
 )
 TABLE_ROWS_READ = Metric(
@@ -128,7 +131,7 @@ TABLE_LOG = Metric(
 TABLE_VERIFIED = Metric(
     "strandline_table_verified_until_timestamp_seconds",
     GAUGE,
-    "Since this time, all keys were compared with the source, and are equal or were repaired.",
+    "All keys have been compared with the source since this time, and are equal or were repaired.",
     _TABLE,
 )
 TABLE_UNREPAIRED = Metric(

@@ -179,13 +179,13 @@ class Webhook:
                 ) as answer:
                     if answer.status_code < 300:
                         return
-                    what = f"the server answered {answer.status_code}"
+                    what = f"the server responded with status {answer.status_code}"
             except (requests.RequestException, HTTPError, ValueError) as error:
                 what = type(error).__name__  # the text contains the URL
         raise LoaderError(
             what,
             where=URL,
-            remedy="Check the URL, and that this machine reaches its server",
+            remedy="Check the URL, and that this machine can reach its server",
         )
 
 
