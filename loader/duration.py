@@ -26,7 +26,7 @@ DURATION_PATTERN = r"^\s*([0-9]+(\.[0-9]+)?\s*[A-Za-z]+\s*)+$"
 """A regular expression for editors, which matches all strings that :func:`seconds_of` accepts."""
 _CENTURY_SECONDS = 36525 * 86400
 _EXAMPLES = (
-    "write a time such as '10 minutes', '2 days' or '1h', or a whole number for number cursors"
+    "write a duration such as '10 minutes', '2 days' or '1h', or a whole number for number cursors"
 )
 
 

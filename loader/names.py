@@ -78,7 +78,7 @@ def explain_refusal(name: str) -> str | None:
         return f"{name!r} is not a valid name"
     match = _INVALID.search(name)
     if match is not None:
-        return f"{name!r} contains {match[0]!r}, which a table or schema name must not"
+        return f"{name!r} contains {match[0]!r}, which a table or schema name must not contain"
     if len(name.encode("utf-8", "surrogatepass")) > _MAX_BYTES:
         return f"{name[:40]!r}… is longer than {_MAX_BYTES} bytes"
     return None

@@ -126,7 +126,7 @@ class Cursor:
             return cls(repr(float(text)), type_)
         if type_ is CursorType.DATE:
             if not re.fullmatch(r"\d{4}-\d\d-\d\d([ T].*)?", text):
-                raise ValueError(f"{text!r} is not a date of the years 1 to 9999")
+                raise ValueError(f"{text!r} is not a date in the years 1 to 9999")
             return cls(dt.date.fromisoformat(text[:10]).isoformat(), type_)
         if type_ in (CursorType.TIMESTAMP, CursorType.TIMESTAMPTZ):
             return cls(_normalize_timestamp(text, type_), type_)
@@ -228,7 +228,7 @@ def _normalize_timestamp(text: str, type_: CursorType) -> str:
         text += " 00:00:00"
     match = _TIMESTAMP.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is not a timestamp of the years 1 to 9999")
+        raise ValueError(f"{text!r} is not a timestamp in the years 1 to 9999")
     day, time, fraction, zone = match.groups()
     if len(time) == 5:
         time += ":00"
@@ -241,7 +241,7 @@ def _normalize_timestamp(text: str, type_: CursorType) -> str:
         try:
             moment -= sign * offset
         except OverflowError:
-            raise ValueError(f"{text!r} is not a timestamp of the years 1 to 9999") from None
+            raise ValueError(f"{text!r} is not a timestamp in the years 1 to 9999") from None
     return _format_datetime(moment)
 
 

@@ -205,7 +205,7 @@ def _not_yaml(error: yaml.MarkedYAMLError, where: str) -> SpecError:
     elif "mapping values are not allowed" in problem:
         remedy = "Check the indentation; put a value that contains `: ` in quotes"
     elif "aliases expand to" in problem:
-        remedy = "Write the values without aliases; the limit protects against filling memory"
+        remedy = "Write the values without aliases; the limit protects against exhausting memory"
     elif "a number of" in problem:
         remedy = "Put it in quotes if it is a string"
     elif "`kind` appears twice" in problem:
@@ -213,6 +213,6 @@ def _not_yaml(error: yaml.MarkedYAMLError, where: str) -> SpecError:
     elif "twice" in problem:
         remedy = "Keep one of them"
     elif "expected <block end>" in problem:
-        problem = "this line is indented otherwise than the lines above it"
-        remedy = "Let all keys of one level begin in the same column"
+        problem = "this line is indented differently from the lines above it"
+        remedy = "Start all keys of one level in the same column"
     return SpecError(f"not valid YAML: {problem}", where=place, remedy=remedy)

@@ -128,7 +128,7 @@ Name = Annotated[str, StringConstraints(min_length=1)]
 Names = Annotated[tuple[Name, ...], Field(min_length=1)]
 DURATION_SCHEMA: dict[str, Any] = {
     "pattern": DURATION_PATTERN,
-    "patternErrorMessage": "Use a time such as '30 seconds', '10 minutes' or '2 days'",
+    "patternErrorMessage": "Use a duration such as '30 seconds', '10 minutes' or '2 days'",
     "examples": ["30 seconds", "10 minutes", "2 days"],
 }
 Duration = Annotated[str, Field(json_schema_extra=DURATION_SCHEMA)]
@@ -156,7 +156,7 @@ class ReconcileOptions(Strict):
             if seconds_of(text, "", "") > 0:
                 return text
         raise OptionError(
-            f"{text!r} is not a time in which to compare all keys",
+            f"{text!r} is not a valid interval for comparing all keys",
             "Use a duration such as '1 day' or '6 hours'",
         )
 
@@ -260,7 +260,7 @@ class ColumnSelection(Strict):
             raise TableError(
                 "all columns are excluded",
                 where=f"{where}, columns",
-                remedy="Select a column, or exclude the table by skip_tables",
+                remedy="Select a column, or exclude the table with skip_tables",
             )
         return chosen
 
@@ -402,7 +402,7 @@ class TableOptions(Strict):
         if value is None or isinstance(value, Lookback):
             return value
         if isinstance(value, bool | dict | list | float):
-            raise ValueError("must be a time such as '10 minutes', or a whole number of steps")
+            raise ValueError("must be a duration such as '10 minutes', or a whole number of steps")
         try:
             return Lookback.parse(str(value))
         except ValueError as error:

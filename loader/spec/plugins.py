@@ -34,7 +34,7 @@ _BUILT_IN_PATHS = ("spark", "sqlite", "postgresql", "redis")
 def _check_name(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_-]+", value):
         raise OptionError(
-            f"{value!r} cannot be a name",
+            f"{value!r} is not a valid name",
             "Use letters, digits, _ and -; a dot separates source and table in the state table",
         )
     return value

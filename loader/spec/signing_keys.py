@@ -35,7 +35,7 @@ def parse_private_key(pem: str) -> Ed25519PrivateKey:
     except Exception:  # its messages may contain parts of the key
         raise ValueError("it is not an unencrypted private key in PEM format") from None
     if not isinstance(key, Ed25519PrivateKey):
-        raise ValueError("it is a private key of another algorithm than Ed25519")
+        raise ValueError("it is a private key, but not an Ed25519 key")
     return key
 
 
@@ -56,7 +56,7 @@ def parse_public_key(pem: bytes) -> Ed25519PublicKey:
     except Exception:
         raise ValueError("it is not a public key in PEM format") from None
     if not isinstance(key, Ed25519PublicKey):
-        raise ValueError("it is a public key of another algorithm than Ed25519")
+        raise ValueError("it is a public key, but not an Ed25519 key")
     return key
 
 

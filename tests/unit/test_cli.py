@@ -90,7 +90,7 @@ def _one_error(result: Result) -> str:
             "Move it to a table: `table_options: {<table>: {cursor_fi",
         ),
         ("---\n", "", "`kind` appears twice here. Begin each document with a line `---`"),
-        ("  name: shop", "   name: shop", "Let all keys of one level begin in the same column"),
+        ("  name: shop", "   name: shop", "Start all keys of one level in the same column"),
         ("path: jdbc", "path: postgresql", "Write `path: jdbc`, which reads all databases"),
     ],
 )

@@ -116,7 +116,7 @@ def test_what_is_no_value_is_refused(type_: CursorType, text: str) -> None:
     [(CursorType.DATE, "20240-01-01"), (CursorType.TIMESTAMP, "20240-01-01 00:00:00")],
 )
 def test_a_year_that_python_lacks_is_refused_in_plain_words(type_: CursorType, text: str) -> None:
-    with pytest.raises(ValueError, match="of the years 1 to 9999"):
+    with pytest.raises(ValueError, match="in the years 1 to 9999"):
         Cursor.parse(text, type_)
 
 

@@ -54,7 +54,7 @@ def options_refused(value: dict[str, Any], redactor: Redactor | None = None) -> 
             "table_options[\"public.orders\"].lookback: 'minuts' is not a unit of time",
         ),
         ({"url": "x", "table_options": {"o": {"lookback": -5}}}, "cannot be negative: '-5'"),
-        ({"url": "x", "table_options": {"o": {"lookback": True}}}, "must be a time such as"),
+        ({"url": "x", "table_options": {"o": {"lookback": True}}}, "must be a duration such as"),
         (
             {"url": "x", "table_options": {"o": {"sync_mode": "full"}}},
             "must be 'incremental' or 'full_refresh', not 'full'",

@@ -43,8 +43,11 @@ def test_every_is_enough() -> None:
         ({"reconcile": {"every": "1 day", "buget": 1}}, "unknown key. Did you mean `budget`"),
         ({"reconcile": {"budget": "5 %"}}, "orders.reconcile.every: this key is missing"),
         ({"reconcile": "1 day"}, "'1 day'. Use for example {every: 1 day}"),
-        ({"reconcile": {"every": "daily"}}, "'daily' is not a time in which to compare all keys"),
-        ({"reconcile": {"every": "0 days"}}, "'0 days' is not a time in which to compare"),
+        (
+            {"reconcile": {"every": "daily"}},
+            "'daily' is not a valid interval for comparing all keys",
+        ),
+        ({"reconcile": {"every": "0 days"}}, "'0 days' is not a valid interval for comparing"),
         *(
             (
                 {"reconcile": {"every": "1 day", "budget": budget}},

@@ -72,7 +72,7 @@ def test_a_table_is_found(given: str, key: str) -> None:
         ("ordres", "there is no state for 'ordres'. Did you mean `orders`?"),
         ("depot.prats", "there is no state for 'depot.prats'. Did you mean `depot.parts`?"),
         ("*", "there is no state for '*'. `loader state list` shows the stored cursors"),
-        ("shop.../x", "'../x' contains '/', which a table or schema name must not"),
+        ("shop.../x", "'../x' contains '/', which a table or schema name must not contain"),
     ],
 )
 def test_what_names_no_table_is_refused(given: str, error: str) -> None:
