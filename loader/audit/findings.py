@@ -114,7 +114,7 @@ class Audit:
         found = [(kind, self.counts[kind]) for kind in KINDS if self.counts.get(kind)]
         if not found:
             rest = " except in the columns named above" if self.rewritten else ""
-            return f"{self.copy} has the rows of {self.source}{rest}{within}."
+            return f"{self.copy} has the same rows as {self.source}{rest}{within}."
         (kind, count), *others = found
         listed = [
             f"{format_count(count, 'row')} {kind}",
@@ -135,7 +135,7 @@ class Audit:
             notes.append(
                 f"Column {name} differs in {format_count(rows, 'row')}, which is almost all: "
                 f"{self.copy} probably stores it in another form. These differences are not "
-                f"counted. To leave the column out, add --ignore {name}."
+                f"counted. To exclude the column, add --ignore {name}."
             )
         if self.counts.get(DOUBLED):
             notes.append(

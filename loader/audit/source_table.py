@@ -80,10 +80,10 @@ def choose_cursor(table: SourceTable, copy: CopiedTable, chosen: str | None) -> 
         name = find_column(table, chosen, "--cursor")
         if CursorType.of(table.schema[name].dataType) is None:
             raise SpecError(
-                f"{name} has the type {table.schema[name].dataType.simpleString()}, which has no "
-                "order in time",
+                f"{name} has the type {table.schema[name].dataType.simpleString()}, which has "
+                "no chronological order",
                 where="--cursor",
-                remedy="Choose a column with a time, a date or a number that only grows",
+                remedy="Choose a column with a time, a date or an increasing number",
             )
         _require_column(copy, name, "--cursor")
         return name

@@ -184,7 +184,7 @@ def test_a_column_that_differs_everywhere_may_have_another_form(shop: Shop) -> N
     assert len(found["days"]) == 2
     arguments = ["audit", shop.url, "orders", copy, "--pause", "0", "--grace", "0"]
     result = CliRunner().invoke(main, arguments)
-    assert "To leave the column out, add --ignore note." in result.output
+    assert "To exclude the column, add --ignore note." in result.output
     assert f"{copy} differs from orders: 1 row lost, 1 stale." in result.output
     assert shop.audit(copy, "--grace", "0", "--ignore", "note")["rewritten"] == {}
 
@@ -258,7 +258,7 @@ def test_another_kind_of_database_is_read_by_its_driver(
         (("orders", "no/such/folder"), 2, "it does not exist"),
         (("ordres", "COPY"), 2, "Did you mean `orders`?"),
         (("orders", "COPY", "--key", "ids"), 2, "has no column 'ids'. Did you mean `id`?"),
-        (("orders", "COPY", "--cursor", "paid"), 2, "no order in time"),
+        (("orders", "COPY", "--cursor", "paid"), 2, "no chronological order"),
         (("orders", "COPY", "--deleted", "gone"), 2, "--deleted: "),
         (("orders", "COPY", "--newest-by", "id"), 2, "--newest-by is for --versions"),
         (("orders", "COPY", "--sample", "0%"), 2, "is not a share"),

@@ -14,18 +14,18 @@ BARE = Audit("orders", "copy", "", ("id",), "at", 1000, 990, compared=4)
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
-        (BARE, "copy has the rows of orders."),
+        (BARE, "copy has the same rows as orders."),
         (
             replace(BARE, counts={"lost": 1200, "stale": 0, "extra": 1, "doubled": 2}),
             "copy differs from orders: 1,200 rows lost, 1 extra, 2 doubled.",
         ),
         (
             replace(BARE, not_compared={"a": "", "b": ""}, share=0.05),
-            "copy has the rows of orders (4 of 6 columns and 5.0% of the keys were compared).",
+            "copy has the same rows as orders (4 of 6 columns and 5.0% of the keys were compared).",
         ),
         (
             replace(BARE, rewritten=(("body", 980),)),
-            "copy has the rows of orders except in the columns named above.",
+            "copy has the same rows as orders except in the columns named above.",
         ),
         (replace(BARE, rows_copy=0, counts={"lost": 1000}), "copy is empty."),
     ],
