@@ -174,7 +174,7 @@ def _kinds(
         if was_generated or (is_wanted and is_declared and path is None):
             kinds.append(kind)
         elif is_wanted:
-            why = f"{path} builds it already" if path else f"{SOURCES} does not declare it"
+            why = f"{path} already builds it" if path else f"{SOURCES} does not declare it"
             notes.append((table.full_name, f"{why}: no {kind} model"))
     return kinds
 

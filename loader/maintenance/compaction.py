@@ -291,7 +291,9 @@ def _find_superseded(
     try:
         readers = [each for each in dependents() if each.reads(f"{lake.schema}.{raw.table}")]
     except UnreadableTableError as problem:
-        return SupersededVersions(note=f"{problem.where} cannot be read: it may need any version")
+        return SupersededVersions(
+            note=f"{problem.where} cannot be read, so it may need any version"
+        )
     columns = {name.lower() for name in lake.frame(raw.table).columns}
     required = (*raw.key, *([raw.cursor] if raw.cursor else []))
     missing = [name for name in required if name.lower() not in columns]

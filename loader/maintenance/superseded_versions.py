@@ -124,7 +124,7 @@ def explain_refusal(
 ) -> str:
     """Returns the reason why no version of a table can be removed, or ""."""
     if not key:
-        return "it has no primary key: its rows are not versions of each other"
+        return "it has no primary key, so its rows are not versions of each other"
     for each in dependents:
         if not each.agrees(key, cursor):
             by = f"by {each.cursor}" if each.cursor else "as they arrived"

@@ -283,7 +283,7 @@ def _report(sync: SyncContext, finding: Finding, attempt: Attempt) -> None:
         sync.warn(
             f"{found} in {attempt.seconds:.0f} s: with reconcile.budget {options.budget}, all keys "
             f"are compared in {format_duration(needed)}, not in reconcile.every "
-            f"{options.every}. Set a larger budget or a longer time"
+            f"{options.every}. Set a larger budget or a longer interval"
         )
 
 

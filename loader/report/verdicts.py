@@ -86,7 +86,7 @@ def parse_verdicts(
         raise LoaderError(
             f"its stored verdicts cannot be read: {error}",
             where=f"table {table}",
-            remedy="Build it again: `dbt build --full-refresh --select` and its model",
+            remedy="Rebuild it: run `dbt build --full-refresh --select` with its model",
         ) from None
 
 

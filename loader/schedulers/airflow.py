@@ -106,7 +106,7 @@ class LoaderRunOperator(BaseOperator):
                 if isinstance(outlet, Asset) and outlet.name.lower() in results:
                     context["outlet_events"][outlet].extra = results[outlet.name.lower()]
             return
-        text = "\n".join(map(_format_error, errors)) or f"the loader ended with exit code {code}"
+        text = "\n".join(map(_format_error, errors)) or f"the loader exited with code {code}"
         was_killed = code < 0
         if errors and not was_killed and not any(error["retryable"] for error in errors):
             raise AirflowFailException(text)

@@ -247,8 +247,8 @@ def test_what_the_project_declares_itself_is_left_to_it() -> None:
     assert set(project.tables()) == {"items"}
     assert made.notes == [
         ("shop.orders", "already declared in models/shop.yml, so not declared again"),
-        ("shop.orders", "models/orders.sql builds it already: no latest model"),
-        ("shop.items", "models/items.sql builds it already: no latest model"),
+        ("shop.orders", "models/orders.sql already builds it: no latest model"),
+        ("shop.items", "models/items.sql already builds it: no latest model"),
     ]
 
 

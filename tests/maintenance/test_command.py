@@ -209,7 +209,7 @@ def test_without_a_key_nothing_is_removed(project: Project, postgres_database: D
     assert ran.code == 0, ran.text
     [freed] = [e for e in ran.events if e["event"] == "compacted" and e["table"] == "shop.t"]
     assert freed["rows_after"] == 3
-    assert freed["note"] == "it has no primary key: its rows are not versions of each other"
+    assert freed["note"] == "it has no primary key, so its rows are not versions of each other"
 
 
 def test_old_versions_of_cursors_go(shop: Shop) -> None:

@@ -128,7 +128,7 @@ def test_a_damaged_model_keeps_versions_but_stops_nothing(shop: Project, warehou
         f"table {marts}.latest",
     ]
     done = {e["table"]: e["note"] for e in ran.events if e["event"] == "compacted"}
-    assert done["shop.items"] == f"table {marts}.latest cannot be read: it may need any version"
+    assert done["shop.items"] == f"table {marts}.latest cannot be read, so it may need any version"
 
 
 def _newest(folder: Path, pattern: str) -> Path:
