@@ -257,9 +257,7 @@ def test_a_dead_runs_tables_are_watched_once(owners: LockStore, tmp_path: Path) 
     for lease in leases[1:]:
         lease._staleness = leases[0]._staleness
     taken = acquire_all(leases)
-    assert all(
-        str(reported).startswith("taken over from another run, which") for reported in taken
-    )
+    assert all(str(reported).startswith("taken over from another run, which") for reported in taken)
     assert clock.time == pytest.approx(EXPIRY)
     assert owners.read_heartbeat("gone") is None
     for lease in leases:

@@ -219,7 +219,7 @@ def test_a_source_and_a_destination_may_share_a_name(tmp_path: Path) -> None:
         (
             "name: shop",
             "name: my.shop",
-            ["(source my.shop), spec.name: 'my.shop' cannot be a name. Use letters"],
+            ["(source my.shop), spec.name: 'my.shop' is not a valid name. Use letters"],
         ),
         ("name: shop", "name: ''", ["spec.name: "]),
         ("name: shop", "nam: shop", ["document 1, spec.nam: unknown key. Did you mean `name`?"]),
@@ -463,7 +463,7 @@ def test_a_name_may_hold_variables(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["1.5", "a b", "a/b", "ä"])
 def test_a_name_has_no_dots_or_spaces(tmp_path: Path, name: str) -> None:
     message = refused(tmp_path, SHOP.replace("name: shop", f"name: {name}") + LAKE)
-    assert "cannot be a name" in message
+    assert "is not a valid name" in message
 
 
 def test_of_many_mistakes_the_first_are_shown(tmp_path: Path) -> None:

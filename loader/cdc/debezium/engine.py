@@ -145,7 +145,7 @@ def read_into_spool(
         raise TableError(
             f"the disk has no space left for the changes in {folder.parent}",
             where=where,
-            remedy="Make space, or set TMPDIR to a folder with more, and run again",
+            remedy="Free disk space, or set TMPDIR to a folder with more space, and run again",
         )
     raise TableError(
         f"Debezium cannot read the log: {error}",

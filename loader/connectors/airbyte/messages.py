@@ -249,5 +249,5 @@ def describe_error(error: Mapping[str, Any]) -> str:
     message = str(error.get("message") or "").strip()
     inner = str(error.get("internal_message") or "").strip()
     if not inner or inner in message:
-        return message or "the connector gives no reason"
+        return message or "the connector gave no reason"
     return f"{message.rstrip('.')} ({inner})" if message else inner

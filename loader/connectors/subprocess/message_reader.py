@@ -202,7 +202,7 @@ class MessageReader:
             self.log.warn_once(
                 f"{stream.name} is read in full, and the state of the other tables advances "
                 "without it: if the tap sends its records only with new records of another stream, "
-                "read that stream again, too: --full-refresh",
+                "also read that stream again: --full-refresh",
                 stream.name,
             )
 
@@ -308,7 +308,8 @@ class MessageReader:
             if key is not None:
                 if count is not None and stream.received < count:
                     reason = (
-                        f"the program sent {count:,.0f} records, and {stream.received:,} arrived"
+                        f"the program sent {count:,.0f} records, but only {stream.received:,} "
+                        "arrived"
                     )
                     self._end_stream(stream, read_error(reason, f"table {stream.name}"))
                 stream.received = 0

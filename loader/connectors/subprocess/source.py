@@ -51,14 +51,14 @@ def _parse_command(value: Any) -> Any:
         try:
             return tuple(shlex.split(value))
         except ValueError as error:
-            raise OptionError(f"the text is not a command: {error}", "Use a list") from None
+            raise OptionError(f"the string is not a command: {error}", "Use a list") from None
     return value
 
 
 def _parse_seconds(value: Any) -> Any:
     if isinstance(value, str):
         try:
-            return float(seconds_of(value.strip(), "a time", "write '30 minutes' or '2h'"))
+            return float(seconds_of(value.strip(), "a duration", "write '30 minutes' or '2h'"))
         except ValueError as error:
             raise OptionError(str(error), "Correct it or remove it") from None
     return value
@@ -211,7 +211,8 @@ class ProgramSource(Source):
         columns = build_columns(entry.schema, types, selection, where)
         if REST_COLUMN in names and not is_skipped(REST_COLUMN, selection):
             raise TableError(
-                f"the records have a field {REST_COLUMN!r}, a column name of the loader",
+                f"the records have a field {REST_COLUMN!r}, a column name that is reserved for the "
+                "loader",
                 where=where,
                 remedy=f"Exclude the field: columns: {{exclude: [{REST_COLUMN}]}}",
             )

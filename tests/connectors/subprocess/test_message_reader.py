@@ -169,7 +169,7 @@ def test_a_state_that_counts_more_records_than_came_is_not_taken(tmp_path: Path)
     assert (piece.counts.rows, piece.is_last) == (1, False)
     assert piece.state is not None
     assert piece.state.value["stream_state"] == {"n": 1}
-    with pytest.raises(TableError, match="the program sent 3 records, and 2 arrived"):
+    with pytest.raises(TableError, match="the program sent 3 records, but only 2 arrived"):
         following()
     delivery.close()
 

@@ -330,5 +330,5 @@ class _Table:
     def _resolve_offset(self, field: int) -> int:
         field_offset = self.field_offset(field)
         if field_offset is None:
-            raise MalformedError("its metadata are incomplete")
+            raise MalformedError("its metadata is incomplete")
         return field_offset + int(struct.unpack_from("<I", self._data, field_offset)[0])

@@ -173,7 +173,7 @@ def check_state(batch: pa.RecordBatch) -> None:
     schema, name = batch.schema, read_table_name(batch.schema)
     for column in ("key", "value"):
         if column not in schema.names or schema.field(column).type not in _STRING_TYPES:
-            raise MalformedError(f"its column {column} is not a text", name)
+            raise MalformedError(f"its column {column} is not a string", name)
     if batch.column("key").null_count:
         raise MalformedError("one of its keys is null", name)
     if "version" in schema.names and not pa.types.is_integer(schema.field("version").type):
