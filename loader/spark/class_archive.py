@@ -197,7 +197,7 @@ def _record(home: SparkHome, java: Java, folder: Path) -> None:
         class_path = _run_workload(home, java, options, place / "run")
         if not fresh.is_file():
             free = shutil.disk_usage(folder).free
-            raise _NotRecordedError(f"Java wrote no archive ({free / 1e6:.0f} MB are free)")
+            raise _NotRecordedError(f"Java did not write an archive ({free / 1e6:.0f} MB are free)")
         with fresh.open("rb") as file:
             # Java would not detect a file that a power failure truncated.
             os.fsync(file.fileno())

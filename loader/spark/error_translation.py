@@ -38,7 +38,7 @@ _STOPPED = (
 
 _STOPPED_TEXTS = ("context was shut down", "on a stopped sparkcontext")
 
-NO_STORE = "the object store does not answer"
+NO_STORE = "the object store does not respond"
 _STORE_SILENT = "Unable to execute HTTP request"  # AWS's SDK, after its retries
 
 # A message of Spark's CSV parser, with the number of lines before the error.
@@ -85,7 +85,7 @@ _REMEDIES = {
     "characters",
     "a key differs from a column only in case": "Use the same case in all files and in "
     "`column_types`: in JSON `id` and `ID` are two names, but names in the lake ignore case",
-    "a json key is an empty text": "Spark would ignore the value: name the key, or declare all "
+    "a json key is an empty string": "Spark would ignore the value: name the key, or declare all "
     "columns to read in the table's `column_types`",
     "text follows a json value": "Write each value on a separate line: Spark would "
     "read only the first one",
@@ -128,7 +128,7 @@ def translate_error(error: BaseException, where: str) -> LoaderError:
         return LockedError(
             "another run holds the lock",
             where=where,
-            remedy="Run again when it is done",
+            remedy="Run again when it has finished",
         )
     if isinstance(error, (PySparkException, Py4JError)):
         text = _full_text(error)
@@ -140,7 +140,7 @@ def translate_error(error: BaseException, where: str) -> LoaderError:
                 f"{NO_STORE}: {_first_informative_line(text)}",
                 where=where,
                 remedy="Check that this machine and the executors can reach it "
-                "(STRANDLINE_S3_ENDPOINT), and run again. Nothing is lost or doubled",
+                "(STRANDLINE_S3_ENDPOINT), and run again. Nothing was lost or duplicated",
             )
         broken = detect_damage(text, where)
         if broken is not None:
@@ -176,12 +176,12 @@ def translate_error(error: BaseException, where: str) -> LoaderError:
         return TableError(
             "a value is nested too deeply to be read",
             where=where,
-            remedy="Declare its column as text (`column_types`), or nest it less deeply",
+            remedy="Declare its column as a string (`column_types`), or nest it less deeply",
         )
     return TableError(
         f"{type(error).__name__}: {_first_informative_line(str(error))}",
         where=where,
-        remedy="This is a defect: run again with --debug and report the trace",
+        remedy="This is a bug: run again with --debug, and report the stack trace",
     )
 
 
@@ -275,7 +275,7 @@ def translate_jdbc_error(
     message = _clean_message(excerpt(cause.getMessage() or cause.toString(), _LONGEST))
     host = _unknown_host(throwable)
     if host is not None:
-        message = f"there is no host {host!r}"
+        message = f"the host {host!r} does not exist"
     elif _driver_missing(cause, message, url):
         detail = f" ({message})" if "no suitable driver" not in message.lower() else ""
         message = f"there is no JDBC driver for {protocol(url) or 'this url'}{detail}"
@@ -294,7 +294,7 @@ def translate_jdbc_error(
     lost = re.search(_LOST_SNAPSHOT, message)
     message = "the session with the run's snapshot has ended" if lost else message
     if "no password was provided" in message:
-        message = "the server asks for a password, but none was given"
+        message = "the server requires a password, but none is set"
     wide = "maxResultBuffer" in message
     message = _WIDE_ROWS if wide else _SQLSTATE_MEANINGS.get(state, message)
     remedy = (
@@ -380,7 +380,7 @@ def _catalog_remedy(remedy: str) -> str:
     if remedy in (_ERRORS_BY_SQLSTATE["28"], _NO_PASSWORD):
         return _CATALOG_PASSWORD
     if remedy == _ERRORS_BY_SQLSTATE["42501"]:
-        return "Let the catalog's user create its tables, read them and write to them"
+        return "Allow the catalog's user to create, read and write its tables"
     if "source's url" in remedy or "database's name" in remedy:
         return "Check the catalog's host, port and database in the profile's target" + _CATALOG
     return remedy if "source" not in remedy else ""
@@ -467,11 +467,11 @@ _ERRORS_BY_SQLSTATE = {
     "42S22": "`loader discover --columns` lists the table's columns",
     "42X04": "`loader discover --columns` lists the table's columns",
     "42883": "Choose a cursor_field of a type that the database can order",
-    "42501": "Grant the source's user SELECT on the table (a grant of each column is not enough), "
+    "42501": "Grant the source's user SELECT on the table (grants on columns are not enough), "
     "or on a view of some columns",
     "42P05": "A pooler shares sessions: set prepareThreshold: 0 in the source's properties",
     "26000": "A pooler shares sessions: set prepareThreshold: 0 in the source's properties",
-    "53200": "Raise the server's max_locks_per_transaction, or select fewer tables for a run",
+    "53200": "Raise the server's max_locks_per_transaction, or select fewer tables in one run",
     "53300": "Lower num_partitions or --concurrency, or raise the database's connection limit",
     "55P03": "Run again when the session has ended (see pg_stat_activity), or raise the source's "
     "lock_timeout",
@@ -487,7 +487,7 @@ def _find_remedy(state: str, message: str, host: str | None) -> str:
         return "Check the host in the source's url"
     if "access denied for user" in text and "to database" in text:
         return _ERRORS_BY_SQLSTATE["42501"]
-    if "asks for a password" in text:
+    if "requires a password" in text:
         return _NO_PASSWORD
     if "access denied" in text or "authentication failed" in text:
         return _ERRORS_BY_SQLSTATE["28"]
@@ -496,11 +496,11 @@ def _find_remedy(state: str, message: str, host: str | None) -> str:
     if "permission denied" in text or "command denied" in text:
         return _ERRORS_BY_SQLSTATE["42501"]
     if "lock wait timeout" in text:
-        return "Run again when the other session is done, or raise the source's lock_timeout"
+        return "Run again when the other session has finished, or raise the source's lock_timeout"
     if "max_statement_time" in text or "maximum statement execution time" in text:
         return "Raise the limit for the source's user; no row of this batch is visible"
     if "invalid byte sequence" in text:
-        return "Correct the text in the source, or read the table through a view that converts it"
+        return "Correct the value in the source, or read the table through a view that converts it"
     if "refused" in text:
         return _ERRORS_BY_SQLSTATE["08"]
     return next(

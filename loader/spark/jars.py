@@ -270,7 +270,9 @@ def provide_driver(driver: Driver, report: Report) -> str:
         system = next(_find_on_system(driver), None)
         if system is None or present:
             raise
-        return f"{link_jar(system)}, the system's: {driver.jar.file_name} cannot be fetched"
+        return (
+            f"{link_jar(system)} from the system, because {driver.jar.file_name} cannot be fetched"
+        )
     return f"{jar.name} is installed" if present else f"{jar.name} fetched ({driver.jar.licence})"
 
 

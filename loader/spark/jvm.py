@@ -159,7 +159,7 @@ def reason(data: str) -> str:
     causes = _CAUSE.findall(data)
     if causes and _BARE_CLASS.fullmatch(text):
         text = causes[-1]  # an ExceptionInInitializerError has no message
-    return excerpt(text.rstrip("."), 500) or "Java ended before it could be reached"
+    return excerpt(text.rstrip("."), 500) or "Java exited before it could be reached"
 
 
 def _print(data: bytes) -> None:

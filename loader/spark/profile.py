@@ -276,7 +276,11 @@ def _session(rendered: Mapping[str, Any], where: str) -> str:
 def _schema(rendered: Mapping[str, Any], where: str) -> str:
     schema = rendered.get("schema")
     if schema is None or isinstance(schema, dict | list | bool) or not str(schema):
-        raise SpecError("`schema` is missing", where=where, remedy="Add it: dbt builds in it")
+        raise SpecError(
+            "`schema` is missing",
+            where=where,
+            remedy="Add it: dbt creates its tables in this schema",
+        )
     return str(schema)
 
 

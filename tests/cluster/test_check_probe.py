@@ -78,5 +78,5 @@ def test_an_object_store_that_does_not_answer(place: Place, project: Project) ->
         checked = run_loader(place, project, "check", **own)
     assert checked.code == 1
     assert time.monotonic() - began < 60
-    assert "the object store does not answer: Read timed out" in checked.errors[0], checked.text
+    assert "the object store does not respond: Read timed out" in checked.errors[0], checked.text
     assert checked.errors[0].endswith(f"at {own['STRANDLINE_S3_ENDPOINT']}")

@@ -148,7 +148,7 @@ def test_a_warehouse_that_cannot_be_written(
         denials = ("read-only", "permission denied", "file too large", "mkdirs failed")
         assert any(reported in error.lower() for reported in denials), error
         assert error.endswith(("no partial batch is visible", "use another warehouse")), error
-        assert "This is a defect" not in error
+        assert "This is a bug" not in error
     with pytest.raises(TableError, match="did not write a row within 0 seconds"):
         check_destination(project.lake(), "lake", deadline=0)
     for thread in threading.enumerate():

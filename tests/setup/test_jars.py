@@ -154,7 +154,9 @@ def test_a_jar_of_the_system_serves_only_where_none_can_be_fetched(
     (tmp_path / "system").mkdir()
     (tmp_path / "system" / "postgresql.jar").write_bytes(b"the system's")
     done = jars.provide_driver(DRIVER, _silent)
-    assert done == (f"postgresql.jar linked, the system's: {JAR.file_name} cannot be fetched")
+    assert done == (
+        f"postgresql.jar linked from the system, because {JAR.file_name} cannot be fetched"
+    )
     assert jars.find_drivers() == [cache / "postgresql.jar"]
     address, file = mirror
     file.write_bytes(CONTENT)

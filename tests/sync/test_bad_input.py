@@ -68,7 +68,7 @@ def test_each_source_that_cannot_be_read_says_why_and_the_others_go_on(
         ),
         "unknown_host": (
             {"url": "jdbc:postgresql://db.invalid/shop" + parameter},
-            "there is no host 'db.invalid'",
+            "the host 'db.invalid' does not exist",
             "Check the host in the source's url",
         ),
         "no_database": (

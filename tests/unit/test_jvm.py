@@ -120,7 +120,7 @@ def test_a_java_that_does_not_start_is_an_error_and_leaves_nothing(tmp_path: Pat
             "Multiple garbage collectors selected",
         ),
         ("Error: Could not find or load main class a.b\n", "Could not find or load main class a.b"),
-        ("\n", "Java ended before it could be reached"),
+        ("\n", "Java exited before it could be reached"),
         (
             'Exception in thread "main" java.lang.ExceptionInInitializerError\n\tat a.B\n'
             "Caused by: java.net.UnknownHostException: etl: etl: Name or service not known\n",
