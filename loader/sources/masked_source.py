@@ -69,7 +69,7 @@ class MaskedSource(Source):
                 "this connector cannot mask columns: it may write values to disk, or quote them in "
                 "errors, before the loader can mask them",
                 where=f"{where}, mask",
-                remedy="Remove the mask, and leave the column out or mask it in the source",
+                remedy="Remove the mask, and exclude the column or mask it in the source",
             )
         for name, mask in masks.items():
             _check_mask(mask, table.schema[name], where)
@@ -82,7 +82,7 @@ class MaskedSource(Source):
                     "the mask `hash` needs a key",
                     where=f"{where}, mask",
                     remedy="Create one with `openssl rand -hex 32`, and add "
-                    "`mask_key: ${STRANDLINE_MASK_KEY}` beside the source's name",
+                    "`mask_key: ${STRANDLINE_MASK_KEY}` next to the source's name",
                 )
             key_id = hmac.digest(self.mask_key, b"strandline mask_key", "sha256").hex()[:16]
         patterns = options.mask if self.source.masks_records else {}

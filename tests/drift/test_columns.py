@@ -180,7 +180,7 @@ def test_a_column_that_is_added_while_a_run_begins(
         patch.setattr(Pipeline, "prepare", alter_and_prepare)
         ran = project.loader("run")
     assert ran.errors == [
-        "table shop.t: its columns were changed while the run began or read it. Nothing was "
+        "table shop.t: its columns were changed while the run started or read it. Nothing was "
         "published, and the cursor has not moved; run again"
     ]
     assert project.rows("select id from raw.t") == [(1,)]

@@ -123,7 +123,7 @@ def test_bytes_whose_text_mariadb_cannot_write_are_refused(
     assert project.rows(found) == [(packet, "AB")]
     mariadb_database.execute(f"insert into t values (2, 2, repeat('x', {half} + 1), '')")
     [error] = project.loader("run").errors
-    assert "column b: 1 values of b have a text longer than max_allowed_packet" in error
+    assert "column b: 1 values of b are longer than max_allowed_packet" in error
     assert len(project.rows(found)) == 1
 
 

@@ -314,8 +314,8 @@ def test_what_would_be_misread_is_refused(project: Project) -> None:
         "behind": "text follows a JSON value, in file:",
         "rest": "text follows a JSON value, in file:",
         "whole": "text follows a JSON value, in file:",
-        "unnamed": "a JSON key is an empty text, in file:",
-        "unnamed_top": "a JSON key is an empty text, in file:",
+        "unnamed": "a JSON key is an empty string, in file:",
+        "unnamed_top": "a JSON key is an empty string, in file:",
         "braces_json": "Spark interprets the name of a file as a pattern (Input Pattern file:",
     }
     assert set(reported) == set(expected), ran.text

@@ -415,7 +415,7 @@ def test_files_that_do_not_fit_are_refused(project: Project) -> None:
         "drop.half": "Malformed CSV record: 2",
         "drop.cut": "Unexpected end-of-input",
         "other": "2.csv has none of the table's columns: it has Key, Title",
-        "drop.stray": "1 of its files are outside of the folders named column=value",
+        "drop.stray": "1 of its files are outside the folders named column=value",
     }.items():
         assert what in reported[name]["what"], reported[name]
         assert reported[name]["remedy"], reported[name]

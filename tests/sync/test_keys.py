@@ -122,8 +122,8 @@ def test_infinite_keys_are_refused_if_another_would_be_loaded_as_the_same(
     ran = project.loader("run")
     assert sorted(ran.errors) == [
         f"table shop.{table}, column until: 1 values of until are infinite or equal to the "
-        "value that is loaded instead, so that different keys would become equal. Give the table "
-        "another key, or exclude these rows with a view"
+        "value that is loaded instead, so that different keys would become equal. Set another "
+        "primary_key, or exclude these rows with a view"
         for table in ("days", "rates")
     ]
 

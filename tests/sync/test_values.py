@@ -74,7 +74,7 @@ def test_numbers_that_would_be_rounded_are_refused_until_somebody_chooses(
         ran = project.loader("run")
         lines = [
             f"\n- table shop.t, column {name}: 1 values of {name} do not fit decimal(38,18): they "
-            f"would be rounded. Load them as text, table_options.t.column_types: {{{name}: "
+            f"would be rounded. Load them as strings, table_options.t.column_types: {{{name}: "
             "string}, or as a large enough decimal; or declare precision and scale in the source"
             for name in ("rate", "my rate")
         ]
@@ -98,7 +98,7 @@ def test_numbers_that_would_be_rounded_are_refused_until_somebody_chooses(
     )
     assert project.loader("run").errors == [
         "table shop.t, column many: 1 values of many do not fit decimal(38,18): they would be "
-        "rounded. Load them as text, table_options.t.column_types: {many: string}, or declare "
+        "rounded. Load them as strings, table_options.t.column_types: {many: string}, or declare "
         "precision and scale in the source"
     ]
 
@@ -333,8 +333,9 @@ def test_arrays_with_infinite_times_and_times_of_other_ages_are_refused(
     project.jdbc(postgres_database, list(options), table_options=options)
     late = "lie after the year 294246, the last year of a timestamp"
     assert sorted(project.loader("run").errors) == [
-        f"table shop.{table}, column {name}: 1 values of {name} {what}. Load the column as text, "
-        f"column_types: {{{name}: string}}, or read the table through a view that leaves them out"
+        f"table shop.{table}, column {name}: 1 values of {name} {what}. Load the column as a "
+        f"string (column_types: {{{name}: string}}), or read the table through a view that "
+        "excludes them"
         for table, name, what in (
             ("ancient", "at", "lie before year 1, and would lose their era"),
             ("arrays", "many", "contain infinite times"),

@@ -312,7 +312,7 @@ def test_a_large_table_is_read_in_ranges(project: Project, postgres_database: Da
         ("state = 'open';", "where: ; at character 15 ends the statement"),
         ("(state = 'open'", "where: a parenthesis is not closed"),
         ("state = 'open') or (1 = 1", "where: ) at character 15 has no opening parenthesis"),
-        ("state = 'open", "where: ' at character 9 begins a text that does not end"),
+        ("state = 'open", "where: ' at character 9 begins a string that does not end"),
         ("state /* x */ = 'open'", "where: /* at character 7 begins a comment"),
         (" ", "where is empty"),
     ],

@@ -51,7 +51,7 @@ POSTGRES = "jdbc:postgresql://db.local:5433/shop%20one?sslmode=require&currentSc
             (
                 JdbcOptions,
                 {"url": POSTGRES, "table_options": {"orders": {"sweep": interval}}},
-                f"{str(interval)!r} does not say how often to sweep. Use auto, always, never, or",
+                f"{str(interval)!r} is not a valid value for sweep. Use auto, always, never, or",
             )
             for interval in ("sometimes", 10, "0 seconds", "10 minuts", "")
         ),

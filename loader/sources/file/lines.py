@@ -128,7 +128,7 @@ def _refusals(native: ReaderOptions, form: str, schema: StructType) -> Column | 
         reason = f.concat(f.lit("text follows a JSON value, in "), PATH)
         refusal = refusal.when(_goes_on(native, text), _refuse(reason, shown))
         if native.columns is None:
-            reason = f.concat(f.lit("a JSON key is an empty text, in "), PATH)
+            reason = f.concat(f.lit("a JSON key is an empty string, in "), PATH)
             refusal = refusal.when(_has_empty_key(text), _refuse(reason, shown))
         other = find_miscased_key(text, schema, _options(native))
         reason = f.concat(f.lit("a key differs from a column only in case, "), other)

@@ -235,7 +235,7 @@ class FileSource(Source):
         skipped = len(paths) - read.select("path").count()
         if skipped > 0:
             raise TableError(
-                f"{skipped} of its files are outside of the folders named column=value, and Spark "
+                f"{skipped} of its files are outside the folders named column=value, and Spark "
                 "would not read them",
                 where=f"table {self.name}.{ref.name} ({native.path})",
                 remedy="Move them into such folders, or set the option recursiveFileLookup: "

@@ -19,7 +19,7 @@ from loader.sources.jdbc.connections import Connection
 from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.dialect import Dialect
 
-ONLY_WITHIN_LOOKBACK = "rows that commit late are found within the lookback only"
+ONLY_WITHIN_LOOKBACK = "rows that commit late are found only within the lookback"
 
 
 def describe_range(window: Window) -> str:
@@ -29,7 +29,7 @@ def describe_range(window: Window) -> str:
     default = format_duration(DEFAULT_SLACK)
     return (
         f"rows that commit late are found only if they are at most {default} below the stored "
-        f"cursor, plus the unit to which all times are cut. A lookback replaces the {default}"
+        f"cursor, plus the unit to which all times are truncated. A lookback replaces the {default}"
     )
 
 

@@ -27,8 +27,8 @@ TIMESTAMP_OVERFLOW = "294247-01-01 00:00:00"
 """The start of the first year in which 64-bit timestamps overflow in some time zone."""
 
 LOAD_AS_TEXT = (
-    "Load the column as text, column_types: {{name}: string}, or read the table through a view "
-    "that leaves them out"
+    "Load the column as a string (column_types: {{name}: string}), or read the table through a "
+    "view that excludes them"
 )
 """The remedy for values that the lake can store only in a string column."""
 
@@ -108,7 +108,7 @@ def find_rounded_decimals(
     for index, column in enumerate(schema.fields):
         kind = column.dataType
         as_text = (
-            f"Load them as text, table_options.{table}.column_types: {{{column.name}: string}}"
+            f"Load them as strings, table_options.{table}.column_types: {{{column.name}: string}}"
         )
         if isinstance(kind, t.DecimalType):
             if not _fits_decimal(kind, described.get(column.name, {})):
@@ -149,7 +149,7 @@ def refuse_in_key(check: LossyValue, rows: str) -> list[LossyValue]:
             that equal the replacement of another key.
     """
     message = check.message.partition(":")[0]
-    remedy = check.remedy or "Give the table another key, or exclude these rows with a view"
+    remedy = check.remedy or "Set another primary_key, or exclude these rows with a view"
     if not check.replacements:
         message += ", so that different keys would become equal"
         return [replace(check, message=message, remedy=remedy, loaded="", cursors=True)]

@@ -107,7 +107,7 @@ def _read_query_columns(connection: Connection, query: str) -> ColumnDescription
         raise TableError(
             f"the query returns two columns {twice!r}",
             where=connection.where,
-            remedy="List the columns instead of *, and give one of the two another name: "
+            remedy="List the columns instead of *, and rename one of the two: "
             f"{twice} as other_{twice}",
         )
     return described

@@ -141,8 +141,9 @@ class MySQL(Dialect):
         too_long = LossyValue(
             index,
             "(2 * octet_length({}) + 2 > @@max_allowed_packet)",
-            "have a text longer than max_allowed_packet, which the server replaces by null",
-            "Remove the column from column_types, or set max_allowed_packet higher on the server",
+            "are longer than max_allowed_packet when converted to strings, so the server replaces "
+            "them with null",
+            "Remove the column from column_types, or increase max_allowed_packet on the server",
         )
         return [too_long]
 

@@ -107,7 +107,7 @@ class JdbcTableOptions(TableOptions):
             if seconds_of(text, "", "") > 0:
                 return text
         raise OptionError(
-            f"{text!r} does not say how often to sweep",
+            f"{text!r} is not a valid value for sweep",
             "Use auto, always, never, or an interval such as '10 minutes'",
         )
 
@@ -214,7 +214,7 @@ class JdbcOptions(BaseModel):
                 if value not in (None, "include", "auto"):
                     raise OptionError(
                         f"{name} has sync_mode: cdc, which reads all rows, and {option}: {value}",
-                        f"Remove {option}: it is for tables that are read by a cursor",
+                        f"Remove {option}: it applies only to tables that are read by a cursor",
                     )
         return tables
 

@@ -328,7 +328,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                 now = read_layout(connection, table.ref.native)
         if now != table.ref.native.layout:
             raise TableError(
-                "its columns were changed while the run began or read it",
+                "its columns were changed while the run started or read it",
                 where=where,
                 remedy="Nothing was published, and the cursor has not moved; run again",
             )

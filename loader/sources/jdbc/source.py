@@ -363,8 +363,8 @@ class JdbcSource(Database):
                 odd = ", ".join(name for name, row in described.items() if has_odd_scale(row))
                 remedy = (
                     f"{odd or 'A number'} has a scale that is negative or above its precision: "
-                    "load it as text, column_types: {n: string}, or read the table through a view "
-                    "that casts it, for instance to numeric(7, 0)"
+                    "load it as a string (column_types: {n: string}), or read the table through a "
+                    "view that casts it, for instance to numeric(7, 0)"
                 )
             raise TableError(
                 f"Spark cannot read its columns: {sentence(error)}", where=where, remedy=remedy

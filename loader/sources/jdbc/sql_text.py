@@ -15,7 +15,7 @@ _REFUSED = {
     "/*": "begins a comment",
     "#": "begins a comment",
     ";": "ends the statement",
-    "'": "begins a text that does not end",
+    "'": "begins a string that does not end",
     '"': "begins a quoted name that does not end",
     "`": "begins a quoted name that does not end",
     "?": "is a parameter for JDBC; write a function instead, such as jsonb_exists(column, key)",
