@@ -44,7 +44,7 @@
         {{ return({"kind": kind, "literal": "timestamp " ~ strandline._literal(literal)}) }}
     {%- endif -%}
     {{ exceptions.raise_compiler_error(
-        owner ~ ": as_of is " ~ tojson(moment) ~ ". Give a batch (7), a time in UTC ('2025-01-31 "
+        owner ~ ": as_of is " ~ tojson(moment) ~ ". Pass a batch (7), a time in UTC ('2025-01-31 "
         ~ "12:00:00'), or an Iceberg snapshot or tag of the raw table ({'snapshot': 123} or "
         ~ "{'tag': 'january'})."
     ) }}
@@ -76,9 +76,9 @@
         "strandline.compacted_to", "0") | int -%}
     {%- if compacted and strandline._batch_as_of(relation, moment, owner) < compacted -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ ": as_of " ~ tojson(moment) ~ " lies before batch " ~ compacted
-            ~ ", and compaction has removed superseded versions up to that batch. Ask for batch "
-            ~ compacted ~ " or later, or for an Iceberg snapshot that still exists: "
+            owner ~ ": as_of " ~ tojson(moment) ~ " is before batch " ~ compacted
+            ~ ", and compaction has removed superseded versions up to that batch. Pass batch "
+            ~ compacted ~ " or later, or an Iceberg snapshot that still exists: "
             ~ "deduped_latest(..., as_of={'snapshot': ...})."
         ) }}
     {%- endif -%}

@@ -33,7 +33,7 @@
             and strandline._table_name(strandline._node_relation(node)) == strandline._table_name(
                 relation) -%}
             {{ exceptions.raise_compiler_error(
-                owner ~ ": this model does not record which syncs it contains. Give a raw table, "
+                owner ~ ": this model does not record which syncs it contains. Pass a raw table, "
                 ~ "source('shop', 'orders'), or its latest table, ref('orders_latest')."
             ) }}
         {%- endfor -%}

@@ -39,7 +39,7 @@
     {%- endfor -%}
     {%- if sources | length != 1 -%}
         {{ exceptions.raise_compiler_error(
-            subject.owner ~ ": its model reads " ~ sources | length ~ " sources. Name the raw "
+            subject.owner ~ ": its model reads " ~ sources | length ~ " sources. Specify the raw "
             ~ "table: `raw: source('shop', 'orders')`; a table of a deduped_ materialization must "
             ~ "have been built once."
         ) }}

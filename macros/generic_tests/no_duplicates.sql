@@ -17,7 +17,7 @@
     {%- set kinds = strandline._as_list(kinds) or ["across_batches", "in_batch"] -%}
     {%- for kind in kinds if kind not in ["across_batches", "in_batch", "at_boundary"] -%}
         {{ exceptions.raise_compiler_error(
-            "no_duplicates: there is no kind '" ~ kind ~ "'. Choose among across_batches, "
+            "no_duplicates: there is no kind '" ~ kind ~ "'. Choose from across_batches, "
             ~ "in_batch, at_boundary."
         ) }}
     {%- endfor -%}

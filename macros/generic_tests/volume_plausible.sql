@@ -13,7 +13,7 @@
         ("min_days", min_days, 1), ("min_rows", min_rows, 0)] if value is not number or value < least -%}
         {{ exceptions.raise_compiler_error(
             "volume_plausible: " ~ name ~ " is " ~ (value | tojson)
-            ~ ". Give a number of at least " ~ least
+            ~ ". Set it to at least " ~ least
         ) }}
     {%- endfor -%}
     with daily as (

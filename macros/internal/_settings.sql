@@ -23,7 +23,8 @@
     {%- set hours = within | float(-1) -%}
     {%- if hours < 0 -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ ": within is " ~ tojson(within) ~ ". Give a number of hours: within: 1.5"
+            owner ~ ": within is " ~ tojson(within) ~ ". Set it to a number of hours, for "
+            ~ "example within: 1.5"
         ) }}
     {%- endif -%}
     {{ return((hours * 3600) | int) }}

@@ -38,9 +38,9 @@
     {%- if execute and "${" in name -%}
         {%- if strandline._setting("spark.sql.variable.substitute") | lower != "false" -%}
             {{ exceptions.raise_compiler_error(
-                "The name '" ~ name ~ "' contains `${`, which this session replaces by a variable "
-                ~ "of its environment. Set `spark.sql.variable.substitute: \"false\"` in the "
-                ~ "target's server_side_parameters (profiles.yml), or rename it in the source."
+                "The name '" ~ name ~ "' contains `${`, which this session replaces with a "
+                ~ "variable of its environment. Set `spark.sql.variable.substitute: \"false\"` in "
+                ~ "the target's server_side_parameters (profiles.yml), or rename it in the source."
             ) }}
         {%- endif -%}
     {%- endif -%}

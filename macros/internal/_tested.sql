@@ -66,7 +66,8 @@
     {%- endif -%}
     {%- if "cursor" in needs and not subject.cursor -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ " needs a cursor_field: give it as an argument, or in config.meta.strandline."
+            owner ~ " needs a cursor_field: pass it as an argument, or set it in "
+            ~ "config.meta.strandline."
         ) }}
     {%- endif -%}
     {%- do strandline._check_columns(subject.key, subject.names, owner, "unique_key") -%}

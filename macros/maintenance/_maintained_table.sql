@@ -5,7 +5,7 @@
         else target.schema ~ "." ~ relation) -%}
     {%- if not strandline._exists(table) -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ ": there is no table " ~ strandline._table_name(table) ~ ". Name it as "
+            owner ~ ": there is no table " ~ strandline._table_name(table) ~ ". Specify it as "
             ~ "schema.table."
         ) }}
     {%- endif -%}

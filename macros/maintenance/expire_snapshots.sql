@@ -4,8 +4,8 @@
         relation, alone, "expire_snapshots(" ~ relation ~ ")") -%}
     {%- if (days | string).strip("0123456789") or not days | string -%}
         {{ exceptions.raise_compiler_error(
-            "expire_snapshots(" ~ relation ~ "): days is '" ~ days ~ "'. Give a whole number of "
-            ~ "days: expired snapshots cannot be restored."
+            "expire_snapshots(" ~ relation ~ "): days is '" ~ days ~ "'. Set it to a whole "
+            ~ "number of days: expired snapshots cannot be restored."
         ) }}
     {%- endif -%}
     {#- The procedure reads the literal in the session's time zone, so the time is formatted in this

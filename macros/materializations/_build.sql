@@ -247,7 +247,7 @@
         {{ return("its unique_key or cursor_field changed") }}
     {%- elif mark.tables | map(attribute="name") | list != spec.tables | map(
         attribute="name") | list -%}
-        {{ return("it read other raw tables before") }}
+        {{ return("it previously read other raw tables") }}
     {%- elif mark.definition != spec.definition -%}
         {{ return("its SELECT, its row_filter or a view that it reads changed") }}
     {%- elif mark.floor != spec.floor or spec.kind == "history"

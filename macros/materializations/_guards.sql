@@ -31,7 +31,7 @@
     {%- if row_filter is not none and row_filter is not string -%}
         {{ exceptions.raise_compiler_error(
             owner ~ ": its row_filter is " ~ tojson(row_filter) ~ ", not an SQL condition. Write it "
-            ~ "as a string, such as row_filter: \"status = 'open'\"; for all rows, leave it out."
+            ~ "as a string, such as row_filter: \"status = 'open'\"; for all rows, omit it."
         ) }}
     {%- endif -%}
     {%- set changing = strandline._changing_function(
@@ -107,8 +107,8 @@
             {%- do strandline._object(spec.strict,
                 owner ~ ": its unique_key is " ~ spec.key | join(", ") ~ ", but the key of "
                 ~ table.name ~ " is " ~ table.key | join(", ") ~ ". A deleted row has only that "
-                ~ "key, and would stay in the table under any other. Use that key as unique_key, "
-                ~ "or compute unique_key from it alone."
+                ~ "key, and would stay in the table under any other key. Use that key as "
+                ~ "unique_key, or compute unique_key from it alone."
             ) -%}
         {%- endif -%}
     {%- endfor -%}
@@ -171,7 +171,7 @@
     {%- elif returned[0] | int != delivered -%}
         {%- do strandline._object(spec.strict,
             owner ~ ": its SELECT returns " ~ returned[0] ~ " of " ~ delivered ~ " new versions. A "
-            ~ "key whose newest version is left out keeps showing an older one, and deleted rows, "
+            ~ "key whose newest version is excluded keeps showing an older one, and deleted rows, "
             ~ "which contain only their key, stay. Put the condition into row_filter, which "
             ~ "applies to the newest version."
         ) -%}

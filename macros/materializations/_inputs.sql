@@ -21,13 +21,13 @@
         {{ exceptions.raise_compiler_error(
             owner ~ ": its SELECT reads no raw table by source(), so dbt cannot tell which batches "
             ~ "are new. Declare the raw table as a source, and write: select * from {{ "
-            ~ "source('shop', 'orders') }}. A table that dbt builds in between does not show what "
-            ~ "it leaves out of the raw table: make it a view or ephemeral."
+            ~ "source('shop', 'orders') }}. A table that dbt builds in between does not show which "
+            ~ "rows of the raw table it excludes: make it a view or ephemeral."
         ) }}
     {%- elif tables | length > 1 and not ("_cq_table" in types and "_cq_table_rank" in types) -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ ": it reads " ~ tables | map(attribute="name") | join(" and ") ~ ", each of "
-            ~ "which numbers its own batches. For rows of one kind: select * from ({{ "
+            owner ~ ": it reads " ~ tables | map(attribute="name") | join(" and ") ~ ", and each "
+            ~ "of them numbers its own batches. For rows of one kind: select * from ({{ "
             ~ "strandline.union_raw([source(...), source(...)]) }}) as versions. For a join: build "
             ~ "a snapshot of each table, and join those."
         ) }}
@@ -128,8 +128,8 @@
     {%- set properties = raw_properties.get(name) or strandline._properties(relation) -%}
     {%- if not properties.get("format", "").startswith("iceberg") -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ ": its source " ~ name ~ " is a view, or a table that is not Iceberg's, and "
-            ~ "does not show which versions of the raw table it leaves out. Declare the raw "
+            owner ~ ": its source " ~ name ~ " is a view or not an Iceberg table, so it "
+            ~ "does not show which versions of the raw table it excludes. Declare the raw "
             ~ "table as the source, and move the SELECT into a model that reads it (materialized='view')."
         ) }}
     {%- endif -%}

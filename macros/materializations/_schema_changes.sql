@@ -20,7 +20,8 @@
     {%- set changed = (added + widened + differing) | map(attribute="name") | list -%}
     {%- if changed and config.get("on_schema_change") == "fail" -%}
         {{ exceptions.raise_compiler_error(
-            owner ~ ": its SELECT has other columns than " ~ existing ~ " (" ~ changed | join(", ")
+            owner ~ ": its SELECT has different columns than " ~ existing ~ " ("
+            ~ changed | join(", ")
             ~ "), and its config says "
             ~ "on_schema_change: fail. Select the columns by name, or rebuild with --full-refresh."
         ) }}

@@ -81,7 +81,8 @@ def test_hours_that_are_no_number_are_refused(project: DbtProject, planted: RawS
     )
     [result] = project.run("test", "--select", "source:shop").values()
     assert result.status == "error"
-    assert 'within is "1 hour". Give a number of hours: within: 1.5' in (result.message or "")
+    expected = 'within is "1 hour". Set it to a number of hours, for example within: 1.5'
+    assert expected in (result.message or "")
 
 
 def test_a_model_reads_up_to_it(project: DbtProject, planted: RawSchema) -> None:

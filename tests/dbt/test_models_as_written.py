@@ -126,7 +126,7 @@ def test_several_raw_tables_say_where_a_row_is_from(shop: Shop) -> Steps:
     union = f"select * from ({{{{ strandline.union_raw([{eu}, {us}]) }}}}) as r"
     shop.model("regions", union)
     built = yield shop.plan_messages("unlabelled", "labelled", "regions")
-    assert "each of which numbers its own batches" in built["unlabelled"]
+    assert "and each of them numbers its own batches" in built["unlabelled"]
     assert "strandline.union_raw([" in built["unlabelled"]
     assert "returns 0 of 2 new versions" in built["labelled"]
     assert built["regions"].startswith("REBUILD to batch 1 of")

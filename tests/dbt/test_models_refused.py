@@ -52,7 +52,7 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
         *("latest", READ, {"unique_key": []}),
         "needs a unique_key: the column or columns that identify a row",
     ),
-    "as_of_text": ("latest", READ, {"as_of": "1"}, 'as_of is "1". Give a batch (7), a time in UTC'),
+    "as_of_text": ("latest", READ, {"as_of": "1"}, 'as_of is "1". Pass a batch (7), a time in UTC'),
     "no_meta": (
         *("latest", READ.replace("*", "id, cursor, status"), {}),
         "its SELECT lacks _cq_batch, _cq_seq",

@@ -125,4 +125,4 @@ def test_views(catalog: SparkSession, tmp_path: Path) -> None:
         "select * from {{ source('v', 'living') }}",
     )
     told = project.run("build", "--select", "of_view")["of_view"].message
-    assert "its source raw_views.living is a view, or a table that is not Iceberg's" in told
+    assert "its source raw_views.living is a view or not an Iceberg table" in told

@@ -94,4 +94,4 @@ def test_passes_with_a_larger_factor(project: DbtProject, ledger: RawSchema) -> 
 def test_a_factor_that_is_no_number_is_refused(project: DbtProject, ledger: RawSchema) -> None:
     result = _test(project, ledger, factor="3x")
     assert result.status == "error"
-    assert 'volume_plausible: factor is "3x". Give a number of at least 1' in result.message
+    assert 'volume_plausible: factor is "3x". Set it to at least 1' in result.message

@@ -105,7 +105,7 @@ def test_time_travel_from_the_horizon_on(shop: Shop) -> None:
     shop.freed(shop.compact(VERSIONS, *ORDERS_ONLY))
     results = shop.dbt.run(*both)
     assert results["as_of_3"].status == "error"
-    assert "as_of 3 lies before batch 4, and compaction has removed" in results["as_of_3"].message
+    assert "as_of 3 is before batch 4, and compaction has removed" in results["as_of_3"].message
     assert results["as_of_4"].status == "success"
     assert _rows(shop, "as_of_4") == before
 
