@@ -70,7 +70,7 @@ def test_results_that_builds_have_stored(shop: Shop, project: DbtProject, raw: R
     report = build_report(history, alone, NOW, since, length)
     assert report.sentence == "Something is wrong: 1 proof does not hold."
     page = render_page(report)
-    assert "2 of 3 proofs hold, as builds have stored in their tables" in page
+    assert "2 of 3 proofs hold, as stored by builds in their tables" in page
     assert f"batch 2 of {raw.schema}.stored" in page
     # results of the same day are dbt's own; older ones are replaced, if the table is the model's
     assert add_stored_proofs(before, stored) == before
