@@ -225,7 +225,7 @@ def _start_spark(settings: Settings, profile: Profile) -> SparkSession:
         settings.output.warning(
             f"{profile.path}, target {profile.target}: {SUBSTITUTION} is on. The loader turns it "
             "off, because a column's name in a source could otherwise read environment variables. "
-            'Set it to "false" for dbt, too'
+            'Also set it to "false" for dbt'
         )
     with step("starting Spark"):
         spark = session(profile)

@@ -99,8 +99,8 @@ def _new_key(name: str, policy: EvolutionPolicy) -> TableError:
         f"the key column {name!r} is new: the rows in the raw table have no value for it",
         where=policy.where,
         remedy="If it was renamed, give it its old name in a view of the source. Otherwise, read "
-        f"everything again with `loader run --full-refresh --select {policy.select}`, and give the "
-        "models the new unique_key and delete_stale: true",
+        f"everything again with `loader run --full-refresh --select {policy.select}`, and set the "
+        "new unique_key and delete_stale: true in the models",
     )
 
 

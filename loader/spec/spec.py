@@ -384,7 +384,7 @@ def check_unique_names(plugins: Iterable[SourceSpec | DestinationSpec]) -> list[
                 SpecError(
                     f"the name {plugin.name!r} is already used by {seen[plugin.name]}",
                     where=f"{plugin.where}.name",
-                    remedy="Give one of them another name",
+                    remedy="Rename one of them",
                 )
             )
         seen.setdefault(plugin.name, plugin.where.removesuffix(", spec").partition(", ")[2])

@@ -140,7 +140,7 @@ def check_ownership(plan: TablePlan, lake: Lake, newest: Commit) -> None:
             raise TableError(
                 f"the raw table {raw} was loaded by source {name}, which does not share it",
                 where=f"table {plan.name}",
-                remedy=f"Set shared: true in {name}, too, and sync it once; or "
+                remedy=f"Also set shared: true in {name}, and sync it once; or "
                 + _describe_options(plan, [name]),
             )
         _compare_shapes(plan, name, shape)

@@ -114,7 +114,7 @@ def test_a_second_source_in_another_spec_file_is_refused(
     # It says that it shares the table, but eu does not.
     other = _other_spec(project, "us", shards["us"], shared=True)
     [error] = other.loader("run").errors
-    assert "was loaded by source eu, which does not share it. Set shared: true in eu" in error
+    assert "was loaded by source eu, which does not share it. Also set shared: true in eu" in error
     assert _raw(project) == [("eu", 10, 1)]
     assert project.rows("select key from raw._cq_state") == [("eu.orders",)]
     assert project.rows("select source_name, batch from raw._cq_syncs where batch > 0") == [

@@ -351,7 +351,7 @@ def test_the_same_name_twice(tmp_path: Path) -> None:
     assert (
         message
         == "loader.yml, document 2 (source shop), spec.name: the name 'shop' is already used by "
-        "document 1 (source shop). Give one of them another name"
+        "document 1 (source shop). Rename one of them"
     )
     assert "'lake' is already used by document 2" in refused(tmp_path, SHOP + LAKE + LAKE)
 
