@@ -2,9 +2,11 @@
 
 An adoption is a first load whose rows come from the copy. The copy is compared with the source in
 the snapshot in which the sync has planned its window. Rows that are equal are taken from the copy,
-and only rows that differ are read from the source. The batch is one commit with the state of a
-first load. So the next run continues at its cursor and finds late rows as after any first load,
-and an adoption that is interrupted has either published everything or nothing.
+and only rows that differ are read from the source. The copy is read again when the batch is staged.
+The number and the checksums of these rows must then be those of the compared rows, because another
+program may have changed the copy in between. The batch is one commit with the state of a first
+load. So the next run continues at its cursor and finds late rows as after any first load, and an
+adoption that is interrupted has either published everything or nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 
 from loader.audit.copied_table import VALUES, CopyOptions, Open, open_copy
@@ -24,7 +26,8 @@ from loader.lake.ledger import SyncRecord
 from loader.reconcile.differences import materialize, narrow_share
 from loader.rows.version_order import quote_name
 from loader.rows.window import Window
-from loader.sources.contents import KEY, KeySelection
+from loader.sources.checksum import spark_total
+from loader.sources.contents import BUCKET, CHECKSUM, COUNT, KEY, WANTED, Contents, KeySelection
 from loader.sync.engine import sync_table
 from loader.sync.extract import prepare_rows
 from loader.sync.plan_window import PlannedBatch, plan_window
@@ -77,24 +80,32 @@ class Adoption:
             def plan_adoption(sync: SyncContext, prior: PriorState) -> PlannedBatch:
                 _check_adoptable(sync.plan, prior)
                 planned = plan_window(sync, prior)
-                rows = self._combine(sync, opened)
+                rows, check_copied = self._combine(sync, opened)
                 return replace(
                     planned,
                     mode=ADOPTION,
                     correction=lambda stamp: prepare_rows(sync.plan, rows, stamp),
+                    check_staged=check_copied,
                 )
 
             return sync_table(sync, plan_adoption)
 
-    def _combine(self, sync: SyncContext, opened: ExitStack) -> DataFrame:
-        """Returns the rows that the source's snapshot has; as far as possible, from the copy."""
+    def _combine(
+        self, sync: SyncContext, opened: ExitStack
+    ) -> tuple[DataFrame, Callable[[], None]]:
+        """Returns the rows that the source's snapshot has; as far as possible, from the copy.
+
+        The returned function checks after the rows are staged that the copy has not changed.
+        """
         plan, spark = sync.plan, sync.lake.spark
         copy = open_copy(
             self.name, self.find_rows(spark, self.name), plan.table.schema, self.options
         )
         wanted = Window(plan.cursor, plan.initial, nulls=plan.options.null_cursor != "exclude")
-        contents = sync.snapshot.contents(
-            spark, plan.table, plan.key, wanted, unique=plan.is_authoritative
+        contents = _StoredContents(
+            sync.snapshot.contents(
+                spark, plan.table, plan.key, wanted, unique=plan.is_authoritative
+            )
         )
         _refuse_unproven(plan, self.name, [*copy.not_compared, *contents.left_out])
         cursor = plan.cursor.name if plan.cursor else None
@@ -105,9 +116,11 @@ class Adoption:
         names = plan.table.schema.names
         copied = look.copied_rows(whole)
         differences: dict[str, int] = {}
+        equal = contents.sum_equal()
         if share is not None:
             sync.report_phase("comparing keys")
             candidates = materialize(look.compare_keys(share))
+            equal = contents.sum_equal(share, candidates)
             share = narrow_share(candidates, share)
         if share is not None:
             kinds = candidates.groupBy(KIND).count().collect()
@@ -117,11 +130,69 @@ class Adoption:
             changed = candidates.where(f.col(KIND) != EXTRA).select(KEY)
             patch = materialize(contents.rows(share).join(changed, KEY, "left_semi"))
             copied = copied.join(candidates, KEY, "left_anti")
+        seen = Observation()
+        copied = copied.observe(
+            seen,
+            f.count(f.lit(1)).alias("rows"),
+            spark_total(f.col(CHECKSUM)).alias("checksum"),
+        )
         combined = copied.select(*(f.col(VALUES).getField(name).alias(name) for name in names))
         if share is not None:
             combined = combined.unionByName(patch.select(*map(f.col, map(quote_name, names))))
         self.adopted = Adopted(plan.name, rows, differences)
-        return combined
+
+        def check_copied() -> None:
+            staged = seen.get
+            if (staged["rows"], int(staged["checksum"] or 0)) != equal:
+                raise TableError(
+                    f"{self.name} was changed while its rows were compared and read",
+                    where=f"table {plan.name}",
+                    remedy="Nothing was published. Run again while no program writes to it",
+                )
+
+        return combined, check_copied
+
+
+class _StoredContents(Contents):
+    """A source's rows, whose sums and hashes are stored when they are compared."""
+
+    def __init__(self, contents: Contents) -> None:
+        super().__init__(contents.key, contents.checksum_columns, contents.left_out)
+        self._contents = contents
+
+    def sums(self, share: KeySelection, parts: int) -> DataFrame:
+        self._sums = materialize(self._contents.sums(share, parts))
+        return self._sums
+
+    def hashes(self, share: KeySelection) -> DataFrame:
+        self._hashes = materialize(self._contents.hashes(share))
+        return self._hashes
+
+    def rows(self, share: KeySelection) -> DataFrame:
+        return self._contents.rows(share)
+
+    def check_storable(self, share: KeySelection) -> None:
+        self._contents.check_storable(share)
+
+    def sum_equal(
+        self, share: KeySelection | None = None, candidates: DataFrame | None = None
+    ) -> tuple[int, int]:
+        """Returns the number of the rows that equal the copy's, and the sum of their checksums.
+
+        Args:
+            share: a key selection that contains all differences; None if there are none.
+            candidates: the keys that differ.
+        """
+        checksum = f.col(CHECKSUM).cast("decimal(38, 0)").alias(CHECKSUM)
+        equal = self._sums.select(BUCKET, COUNT, checksum)
+        if share is not None and candidates is not None:
+            rest = self._hashes.where(WANTED).join(candidates, KEY, "left_anti")
+            part = f.pmod(f.col(BUCKET), f.lit(share.of))
+            is_equal = ~part.isin(*share.buckets) if share.buckets is not None else f.lit(False)
+            rest = rest.select(f.lit(None).cast("bigint"), f.lit(1).cast("bigint"), checksum)
+            equal = equal.where(is_equal).unionAll(rest)
+        [(rows, total)] = equal.agg(f.sum(COUNT), f.sum(CHECKSUM)).collect()
+        return int(rows or 0), int(total or 0)
 
 
 def _check_adoptable(plan: TablePlan, prior: PriorState) -> None:

@@ -87,6 +87,7 @@ class Batch:
             :func:`find_reached_cursor`.
         rows_read: all cached rows that the source returned; None if `rows` contains all of them.
         is_followed: returns whether another batch follows.
+        check_staged: see :class:`~loader.sync.plan_window.PlannedBatch`.
     """
 
     rows: DataFrame | None
@@ -99,6 +100,7 @@ class Batch:
     find_cursor: Callable[[DataFrame], Cursor | None]
     rows_read: DataFrame | None
     is_followed: Callable[[], bool]
+    check_staged: Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -221,6 +223,7 @@ def _complete_batch(
         partial(find_reached_cursor, planned),
         rows_read,
         planned.is_followed,
+        planned.check_staged,
     )
 
 

@@ -64,6 +64,8 @@ class PlannedBatch:
             compared with the raw table.
         correction: in a repair, returns the rows to append; else None.
         corrected: the numbers of rows that a repair appends.
+        check_staged: called after the rows are staged. Raises an error if they must not be
+            published.
         is_followed: returns whether another batch follows.
         deletes_missing: whether a tombstone is appended for each key of the raw table that is
             missing from the batch. True if the spec now selects other rows, or if a filtered table
@@ -83,6 +85,7 @@ class PlannedBatch:
     append_only: AppendOnlyWindow | None = None
     correction: Callable[[Stamp], DataFrame] | None = None
     corrected: LostRows = LostRows()
+    check_staged: Callable[[], None] = lambda: None
     is_followed: Callable[[], bool] = lambda: False
     deletes_missing: bool = False
     allows_mass_deletes: bool = False

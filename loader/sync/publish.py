@@ -52,6 +52,7 @@ def publish(sync: SyncContext, batch: Batch) -> tuple[Batch, Commit | None]:
         check_row_count(plan, batch.expected_rows, rows_staged)
         if _misses_cursor(sync, batch, staged, rows_staged):
             batch, staged = _stage_with_lower_cursor(sync, batch, staged)
+        batch.check_staged()
         sync.snapshot.check_unaltered(plan.table)
     except LoaderError:
         discard_staged(lake, plan.lake_table, staged)

@@ -7,9 +7,12 @@ import signal
 
 import pytest
 
+from loader.audit.adoption import Adoption
+from loader.audit.copied_table import CopyOptions, find_spark_table
 from loader.sync.fault_injection import STEPS
 from tests.audit.conftest import COLUMNS, Row, Shop
 from tests.crash.conftest import workers as workers
+from tests.crash.steps import run_with
 from tests.crash.workers import Workers
 from tests.dbt.dbtproject import DbtProject
 from tests.services import Database
@@ -118,6 +121,37 @@ def test_models_and_proofs_of_an_adopted_table_hold(project: Project, shop: Shop
         assert {one.status for one in results.values()} == {"success", "pass"}, results
         shop.database.execute(f"update orders set note = '{note}', updated_at = now() where id = 9")
         project.run()
+
+
+def test_a_copy_that_is_changed_after_it_was_compared_is_refused(
+    project: Project, shop: Shop
+) -> None:
+    _configure(project, shop)
+    copy = f"{project.schema}.theirs"
+    project.spark.sql(f"create namespace if not exists {project.schema}")
+    project.spark.read.parquet(shop.write(_damage(shop.rows()))).writeTo(copy).create()
+    [(whole,)] = project.rows("select snapshot_id from raw.theirs.snapshots")
+    work = Adoption(copy, find_spark_table, CopyOptions())
+
+    for change in (
+        f"update {copy} set note = 'changed' where id = 10",
+        f"delete from {copy} where id = 11",
+        f"insert into {copy} select * from {copy} where id = 9000",  # is not adopted
+    ):
+
+        def change_copy(step: str, table: str, sql: str = change) -> None:
+            if step == "windowed":
+                project.spark.sql(sql)
+
+        outcome = run_with(project, change_copy, work=work)["shop.orders"]
+        if "insert" in change:
+            assert outcome.error is None
+        else:
+            assert f"{copy} was changed while" in str(outcome.error)
+            assert project.rows("select count(*) from raw.orders") == [(0,)]
+        project.spark.sql(f"call system.set_current_snapshot('{copy}', {whole})").collect()
+    _assert_equal(project, shop)
+    assert project.loader("reconcile").code == 0
 
 
 @pytest.mark.slow

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from loader.errors import TableError
 from loader.spec.spec import load_spec
+from loader.sync.engine import sync_table
 from loader.sync.pipeline import Pipeline
 from loader.sync.run_context import Watch
-from loader.sync.runner import Outcome, run_tables
+from loader.sync.runner import Outcome, Work, run_tables
 from tests.sync.project import Project
 
 
@@ -21,11 +22,14 @@ class Hook:
 
 
 def run_with(
-    project: Project, reached: Callable[[str, str], None], select: Sequence[str] = ()
+    project: Project,
+    reached: Callable[[str, str], None],
+    select: Sequence[str] = (),
+    work: Work = sync_table,
 ) -> dict[str, Outcome]:
     """Runs a project's spec; returns each table's outcome."""
     pipeline = Pipeline(load_spec(project.folder / "loader.yml"), project.spark)
-    outcomes = run_tables(pipeline, Watch(steps=Hook(reached)), tuple(select))
+    outcomes = run_tables(pipeline, Watch(steps=Hook(reached)), tuple(select), work=work)
     return {outcome.table: outcome for outcome in outcomes}
 
 
