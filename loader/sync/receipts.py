@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as f
 
 from loader.errors import TableError
+from loader.formatting import format_count
 from loader.lake.commits import newest_commit
 from loader.lake.raw_table import find_table_id
 from loader.lake.receipt import DIGEST, Receipt, parse_receipt, read_newest_receipts, sign_receipt
 from loader.lake.rows_digest import RowsDigest, compute_digests
 from loader.lake.schema_evolution import conform
-from loader.lake.staging import read_staged
+from loader.lake.staging import count_staged_rows, read_staged
 from loader.rows.version_order import quote_name
 from loader.sync.extract import Batch
 from loader.sync.sync_context import SyncContext
@@ -32,12 +33,22 @@ def write_receipt(sync: SyncContext, batch: Batch, staged: int, key: Ed25519Priv
         staged: the staged snapshot.
 
     Raises:
-        TableError: if the previous receipt cannot be read.
+        TableError: if the previous receipt cannot be read, or if another program has inserted rows
+            with the batch's number.
     """
     plan, lake, number, record = sync.plan, sync.lake, batch.state.batch, batch.record
     rows = read_staged(lake, plan.lake_table, staged, number)
     columns = rows.schema
     digest = compute_digests(rows, columns)[number]
+    inserted = digest.rows - count_staged_rows(lake, plan.lake_table, staged)
+    if inserted:
+        rows_inserted, name = format_count(inserted, "row"), f"{lake.schema}.{plan.lake_table}"
+        raise TableError(
+            f"another program has inserted {rows_inserted} with the number of this batch, {number}",
+            where=f"table {plan.name}",
+            remedy=f"Nothing was published. Delete the rows of {name} with _cq_batch = {number}, "
+            "and run again",
+        )
     sent = digest
     if batch.rows_read is not None:
         read = conform(batch.rows_read, batch.drift.mappings, f"table {plan.name}")
