@@ -63,7 +63,8 @@ def verify(
     keys = dict(map(_read_public_key, key_files))
     by_table: dict[str, list[Receipt]] = {}
     findings: list[Finding] = []
-    for receipt in _read_files(files):
+    # Several exports may contain the same receipt.
+    for receipt in {receipt.envelope: receipt for receipt in _read_files(files)}.values():
         by_table.setdefault(receipt.table, []).append(receipt)
     checked: set[str] = set()
     if data or not files:
@@ -193,7 +194,8 @@ def _check_lakes(
         prefix = f"{lake.schema}."
         for table, recorded in stored.receipts.items():
             chain = by_table.setdefault(table, [])
-            chain += [receipt for receipt in recorded if receipt not in chain]
+            known = {receipt.envelope for receipt in chain}
+            chain += [receipt for receipt in recorded if receipt.envelope not in known]
         for table, chain in by_table.items():
             if table.startswith(prefix) and chain:
                 checked.add(table)

@@ -12,7 +12,6 @@ ledger and exported files are copies.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -156,7 +155,7 @@ def parse_receipt(envelope: str) -> Receipt:
             envelope, payload, statement["predicate"], table, int(batch), subject["digest"][DIGEST]
         )
         _ = receipt.previous, receipt.source, receipt.follows_batch, receipt.rows
-    except (ValueError, KeyError, TypeError, AttributeError, binascii.Error):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         raise ValueError("it is not a receipt of this loader") from None
     return receipt
 

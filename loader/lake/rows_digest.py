@@ -60,6 +60,8 @@ class RowsDigest:
 def compute_digests(rows: DataFrame, columns: t.StructType) -> dict[int, RowsDigest]:
     """Computes the digests of each batch in one pass. Batches without rows are missing.
 
+    Rows without a batch number are those of batch 0, which no sync publishes.
+
     Args:
         rows: rows with the columns, or with wider types, and with a batch number. A value in any
             other column changes the digest, because columns that were added later are null.
@@ -72,7 +74,7 @@ def compute_digests(rows: DataFrame, columns: t.StructType) -> dict[int, RowsDig
         if field.name.lower() not in known
     ]
     row_digests = rows.select(
-        f.col(BATCH).alias("batch"),
+        f.coalesce(BATCH, f.lit(0)).alias("batch"),
         f.sha2(_concatenate(columns, are_own=False), 256).alias("source"),
         f.concat(_concatenate(columns, are_own=True), *later).alias("own"),
     ).select(

@@ -46,9 +46,11 @@ def read_receipts(lake: Lake) -> LakeReceipts:
     """Reads the receipts of a lake from the raw tables and from the ledger.
 
     The newest receipt and the snapshot are read at once, because a run may publish batches
-    meanwhile. The ledger is read after them, and later receipts in it are left out.
+    meanwhile. The ledger is read before and after them. Receipts that are only in the second read
+    and belong to later batches are left out.
     """
-    found = LakeReceipts()
+    found, ledger = LakeReceipts(), Ledger(lake)
+    before = set(ledger.read_receipts())
     newest: dict[str, list[Receipt]] = {}
     tables, _ = list_raw_tables(lake)
     for name in tables:
@@ -61,7 +63,7 @@ def read_receipts(lake: Lake) -> LakeReceipts:
             found.findings.append(Finding(table, None, f"its newest receipt: {error}"))
         if snapshot is not None:
             found.snapshots[table] = int(snapshot.snapshotId())
-    for envelope in Ledger(lake).read_receipts():
+    for envelope in ledger.read_receipts():
         try:
             receipt = parse_receipt(envelope)
         except ValueError as error:
@@ -71,7 +73,9 @@ def read_receipts(lake: Lake) -> LakeReceipts:
             text = f"its receipt is in the ledger of {lake.schema}, which was copied or moved"
             found.findings.append(Finding(receipt.table, receipt.batch, text))
             continue
-        found.receipts[receipt.table].append(receipt)
+        highest = max((each.batch for each in newest.get(receipt.table, ())), default=0)
+        if envelope in before or receipt.batch <= highest:
+            found.receipts[receipt.table].append(receipt)
     for table, stored in newest.items():
         recorded = found.receipts[table] if stored else []
         for receipt in stored:
@@ -100,6 +104,8 @@ def check_rows(
     if snapshot is None:
         yield Finding(name, None, "it has receipts, but the raw table has no rows")
         return
+    for column in _list_renamed(lake, table, snapshot):
+        yield Finding(name, None, f"its column {column!r} was dropped or renamed")
     rows = lake.spark.read.option("versionAsOf", str(snapshot)).table(lake.name(table))
     digests: dict[int, RowsDigest] = {}
     by_columns: dict[str, list[Receipt]] = defaultdict(list)
@@ -132,6 +138,19 @@ def check_rows(
         account = RemovalAccount.of(lake.properties(table))
     yield from _compare(name, readable, digests, account)
     yield from _find_uncovered(name, receipts, untrusted, digests)
+
+
+def _list_renamed(lake: Lake, table: str, snapshot: int) -> list[str]:
+    """Returns the columns of a snapshot that the raw table no longer has under the same name.
+
+    Such a change creates no snapshot, and a snapshot is read with its own columns.
+    """
+    handle, index = lake.handle(table), lake.jvm.org.apache.iceberg.types.TypeUtil.indexNameById
+    schema = handle.schemas().get(handle.snapshot(snapshot).schemaId())
+    names = dict(index(handle.schema().asStruct()))
+    return sorted(
+        name for number, name in index(schema.asStruct()).items() if names.get(number) != name
+    )
 
 
 def _parse_columns(text: str) -> t.StructType:
@@ -201,13 +220,22 @@ def _compare(
 
 
 def _list_rolled_back(receipts: Sequence[Receipt]) -> set[int]:
-    """Returns the batches that, according to later receipts, were no longer in the raw table."""
-    return {
-        batch
-        for receipt in receipts
-        if receipt.previous is not None
-        for batch in range(receipt.follows_batch + 1, receipt.previous[0] + 1)
+    """Returns the batches that, according to later receipts, were no longer in the raw table.
+
+    A receipt says this only of its own source's batches; other sources may share the raw table.
+    """
+    previous = {
+        each.batch: each.previous[0]
+        for each in receipts
+        if each.previous is not None and each.previous[0] < each.batch
     }
+    rolled_back: set[int] = set()
+    for receipt in receipts:
+        batch = previous.get(receipt.batch)
+        while batch is not None and batch > receipt.follows_batch:
+            rolled_back.add(batch)
+            batch = previous.get(batch)
+    return rolled_back
 
 
 def _find_uncovered(

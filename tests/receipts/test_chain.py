@@ -187,11 +187,14 @@ def test_a_new_key(tmp_path: Path, key: keys.Key, chain: list[Receipt]) -> None:
 
 
 def test_a_line_that_is_no_receipt(tmp_path: Path, key: keys.Key, chain: list[Receipt]) -> None:
-    broken = replace(chain[1], envelope=chain[1].envelope[:-40])
-    path = keys.write(tmp_path / "receipts", [chain[0], broken])
-    ran = keys.verify(path, key)
-    assert ran.code == 1
-    assert ran.errors[0].startswith(f"{path}, line 2: it is not a receipt of this loader")
+    envelope = json.loads(chain[1].envelope)
+    payload = base64.b64decode(envelope["payload"]).replace(b'"rows": 2', b'"rows": Infinity')
+    envelope["payload"] = base64.b64encode(payload).decode()
+    for line in (chain[1].envelope[:-40], json.dumps(envelope), "[" * 100_000):
+        path = keys.write(tmp_path / "receipts", [chain[0], replace(chain[1], envelope=line)])
+        ran = keys.verify(path, key)
+        assert ran.code == 1
+        assert ran.errors[0].startswith(f"{path}, line 2: it is not a receipt of this loader")
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
+from loader.lake.ledger import Ledger
 from tests.receipts.keys import Key, create_key
 from tests.services import Database
 from tests.sync.project import Project, Ran
@@ -80,6 +84,15 @@ def _flipped_byte(path: Path) -> Iterator[None]:
     path.write_bytes(content)
 
 
+def _insert(project: Project, batch: str) -> None:
+    """Inserts a copy of the newest row with another batch number."""
+    project.spark.sql(
+        f"insert into {project.schema}.orders by name "
+        f"select * except (_cq_batch), {batch} as _cq_batch from {project.schema}.orders "
+        f"order by id desc limit 1"
+    )
+
+
 def _file(project: Project, batch: int) -> Path:
     """Returns the data file of a batch."""
     [(file,)] = project.rows(f"select distinct _file from raw.orders where _cq_batch = {batch}")
@@ -117,6 +130,8 @@ def test_each_change_of_rows_and_receipts_is_found(
     assert len(file.read_text().splitlines()) == BATCHES
     assert _verify(project, exported, keys=[key]).code == 0
     assert _verify(project, exported, "--data", keys=[key]).code == 0
+    copied = shutil.copytree(exported, tmp_path / "copied")
+    assert _verify(project, exported, copied, keys=[key]).code == 0
 
     # one byte in a data file
     with _flipped_byte(_file(project, 7)):
@@ -137,15 +152,27 @@ def test_each_change_of_rows_and_receipts_is_found(
     assert problem == f"{table}, batch 5: 1 row is missing: it had 3 rows"
     _set_snapshot(project, head)
     for batch, text in ((5, "it has 1 row more than its receipt (3 rows)"), (77, "has no receipt")):
-        project.spark.sql(
-            f"insert into {project.schema}.orders by name "
-            f"select * except (_cq_batch), {batch}L as _cq_batch "
-            f"from {project.schema}.orders where id = {2 * BATCHES + 1}"
-        )
+        _insert(project, f"{batch}L")
         [problem] = _problems(_verify(project, keys=[key]))
         assert problem.startswith(f"{table}, batch {batch}: ")
         assert text in problem
         _set_snapshot(project, head)
+    _insert(project, "cast(null as bigint)")
+    _insert(project, "77L")
+    first, second = _problems(_verify(project, keys=[key]))
+    assert first == f"{table}, batch 0: its 1 row has no receipt"
+    assert second == f"{table}, batch 77: its 1 row has no receipt"
+    _set_snapshot(project, head)
+    assert _verify(project, keys=[key]).code == 0
+
+    # a column that is replaced by an empty one, without a new snapshot
+    alter = f"alter table {project.schema}.orders"
+    project.spark.sql(f"{alter} rename column note to old")
+    project.spark.sql(f"{alter} add column note string")
+    [problem] = _problems(_verify(project, keys=[key]))
+    assert problem == f"{table}: its column 'note' was dropped or renamed"
+    project.spark.sql(f"{alter} drop column note")
+    project.spark.sql(f"{alter} rename column old to note")
     assert _verify(project, keys=[key]).code == 0
 
     # a receipt in the ledger that is rewritten, that is missing, and two that are swapped
@@ -186,6 +213,73 @@ def test_each_change_of_rows_and_receipts_is_found(
     assert _verify(project, keys=[key]).code == 0
     [problem] = _problems(_verify(project, exported, "--data", keys=[key]))
     assert problem == f"{table}, batch 20: its 3 rows are missing"
+
+
+def test_rows_with_the_number_of_the_next_batch_are_not_signed(
+    project: Project, postgres_database: Database, tmp_path: Path
+) -> None:
+    key = create_key(tmp_path)
+    _sync_batches(project, postgres_database, key, 1)
+    _insert(project, "2L")
+    _change(postgres_database, 2)
+    ran = project.loader("run")
+    assert ran.code == 1
+    assert "another program has inserted 1 row with the number of this batch, 2" in ran.errors[0]
+    project.spark.sql(f"delete from {project.schema}.orders where _cq_batch = 2")
+    assert project.run().table("shop.orders")["appended"] == 3
+    ran = _verify(project, keys=[key])
+    assert (ran.code, ran.warnings) == (0, []), ran.text
+
+
+def test_batches_that_are_published_during_a_verification(
+    project: Project,
+    postgres_database: Database,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    key = create_key(tmp_path)
+    _sync_batches(project, postgres_database, key, 1)
+    read, waiting = Ledger.read_receipts, [(2, 3), (4, 5)]
+
+    def read_and_run(ledger: Ledger) -> list[str]:
+        batches, found = waiting.pop(0), read(ledger)
+        with monkeypatch.context() as undone:
+            undone.setattr(Ledger, "read_receipts", read)
+            for batch in batches:
+                _change(postgres_database, batch)
+                project.run()
+        return found if waiting else read(ledger)
+
+    monkeypatch.setattr(Ledger, "read_receipts", read_and_run)
+    ran = _verify(project, keys=[key])
+    assert (ran.code, ran.warnings) == (0, []), ran.text
+    [row] = [event for event in ran.events if event["event"] == "receipts"]
+    assert row["last_batch"] == 3, "two batches before the table was read, and two after it"
+
+
+def test_sources_that_share_a_raw_table(
+    project: Project, postgres_database: Database, tmp_path: Path
+) -> None:
+    """A receipt says nothing about the batches of another source."""
+    key, table = create_key(tmp_path), f"table {project.schema}.orders"
+    _create(postgres_database)
+    for name in ("north", "south"):
+        _configure(project, postgres_database, key, name)
+    for source in project.sources:
+        source["spec"]["table_options"]["orders"]["shared"] = True
+    project.write()
+    snapshots = []
+    for batch, name in enumerate(("north", "south", "north"), 1):
+        _change(postgres_database, batch)
+        assert project.run("--select", f"{name}.orders").table(f"{name}.orders")["batch"] == batch
+        snapshots.append(_snapshot(project))
+    _roll_back(project, snapshots[1])
+    assert project.run("--select", "north.orders").table("north.orders")["batch"] == 4
+    ran = _verify(project, keys=[key])
+    assert ran.code == 0, ran.text
+    project.spark.sql(f"delete from {project.schema}.orders where _cq_batch = 2")
+    [problem] = _problems(_verify(project, keys=[key]))
+    assert problem.startswith(f"{table}, batch 2: its ")
 
 
 def test_a_rollback_that_the_next_sync_repairs(
