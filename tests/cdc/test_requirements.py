@@ -287,5 +287,5 @@ def test_two_sources_with_one_slot_are_refused(
     follow(project, postgres_database, "orders", name="my-shop")
     follow(project, postgres_database, "lines", name="my_shop")
     [error] = project.loader("check").errors
-    assert "the source my-shop reads the replication slot strandline_my_shop, too" in error
+    assert "the source my-shop also reads the replication slot strandline_my_shop" in error
     assert "Set a different `slot` in one of the two sources" in error

@@ -51,7 +51,7 @@ def test_a_second_source_of_a_raw_table_is_refused_before_anything_is_read(
     for name, database in shards.items():
         _source(project, name, database)
     refusal = (
-        f"table us.orders: source eu loads the raw table {project.schema}.orders already. Set "
+        f"table us.orders: source eu already loads the raw table {project.schema}.orders. Set "
         "another `schema` in one of the two sources. If they are parts of one table (shards, "
         "regions), set table_options.orders.shared: true in eu and "
         "table_options.orders.shared: true in us"

@@ -80,7 +80,9 @@ spec:
     loop, _ = _loop()
     loop.settings.profile = None
     monkeypatch.setattr(looping, "profile_of", lambda *_: None)
-    with pytest.raises(SpecError, match="my-shop reads the replication slot strandline_my_shop"):
+    with pytest.raises(
+        SpecError, match="my-shop also reads the replication slot strandline_my_shop"
+    ):
         loop._rebuild_pipeline(load_spec(tmp_path / "loader.yml"))
 
 

@@ -21,7 +21,7 @@ def test_sources_that_share_are_granted_together_and_one_that_does_not_only_if_i
 ):
     claims = _claims(("eu", True), ("us", True), ("asia", False))
     assert list_sharers(claims[0], claims) == list_sharers(claims[1], claims) == ("eu", "us")
-    with pytest.raises(TableError, match="source eu loads the raw table") as no:
+    with pytest.raises(TableError, match="source eu already loads the raw table") as no:
         list_sharers(claims[2], claims)
     assert "table_options.orders.shared: true in asia" in no.value.remedy
     assert "in eu" not in no.value.remedy
