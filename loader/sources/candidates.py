@@ -17,7 +17,7 @@ UPDATE_COLUMN = re.compile(r"updat|modif|chang|mtime|(^|_)rowversion$", re.IGNOR
 
 
 def suggest_cursors(table: SourceTable) -> list[str]:
-    """Returns likely cursor columns, the best first."""
+    """Returns likely cursor columns, best first."""
 
     def score(name: str) -> int:
         type_ = CursorType.of(table.schema[name].dataType)
@@ -31,7 +31,7 @@ def suggest_cursors(table: SourceTable) -> list[str]:
 
 
 def suggest_deletion_columns(table: SourceTable) -> list[str]:
-    """Returns columns that may flag deleted rows, the likeliest first."""
+    """Returns columns that may flag deleted rows, likeliest first."""
 
     def score(name: str) -> int:
         data_type, lowered = table.schema[name].dataType, name.lower()

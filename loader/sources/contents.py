@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 KEY = "_cq_key"
-"""The column of a key's hash (:mod:`loader.sources.checksum`)."""
+"""The column that contains a key's hash (:mod:`loader.sources.checksum`)."""
 
 CHECKSUM = "_cq_checksum"
-"""The column of the checksum of a row (a bigint) or of a bucket (a string)."""
+"""The column that contains the checksum of a row (a bigint) or of a bucket (a string)."""
 
 BUCKET = "_cq_bucket"
 COUNT = "_cq_count"
@@ -96,8 +96,9 @@ class Contents(ABC):
     def sums(self, share: KeySelection, parts: int) -> DataFrame:
         """Splits each bucket into parts. Returns one row per part.
 
-        Each row contains the part's number (in the column BUCKET), COUNT and CHECKSUM. Only rows
-        that the spec selects are counted. Parts without such rows are omitted.
+        Each row contains the part's number (in the column BUCKET), its row count (COUNT) and its
+        checksum (CHECKSUM). Only rows that the spec selects are counted; parts without any are
+        omitted.
 
         Args:
             parts: the number of parts in each bucket. A key's part number is its hash modulo
@@ -106,33 +107,33 @@ class Contents(ABC):
 
     @abstractmethod
     def hashes(self, share: KeySelection) -> DataFrame:
-        """Returns KEY, CHECKSUM and WANTED (whether the spec selects the row) of each row."""
+        """Returns KEY, CHECKSUM and WANTED (whether the spec selects it) for each row."""
 
     @abstractmethod
     def rows(self, share: KeySelection) -> DataFrame:
-        """Reads at least the selected rows. Adds the column KEY."""
+        """Reads at least the selected rows, and adds the column KEY."""
 
     def check_storable(self, share: KeySelection) -> None:
-        """Raises a TableError if the lake cannot store a value of the selected rows."""
+        """Raises a TableError if the lake cannot store a value in the selected rows."""
         del share  # the values are checked when the rows are read
 
     def key_hash(self) -> Column:
-        """Returns the hash of a row's key. The row must have the source's names and types."""
+        """Returns the hash of a row's key. Columns must be named and typed as in the source."""
         return spark_hash(self.key)
 
     def row_checksum(self) -> Column:
-        """Returns the checksum of a row. The row must have the source's names and types."""
+        """Returns the checksum of a row. Columns must be named and typed as in the source."""
         return spark_number(spark_hash(self.checksum_columns))
 
 
 class ReadContents(Contents):
-    """The contents of any kind of source. Spark reads and hashes the rows.
+    """The contents of a source of any kind, which Spark reads and hashes.
 
     Args:
         read: reads the rows of a window.
         window: the cursor and the rows that the spec selects.
         unique: whether the source has only one row per key. Otherwise the row with the highest
-            cursor is used; if several rows have it, the last one that the source returns.
+            cursor is used; if several rows share it, the last of them that the source returns.
     """
 
     def __init__(
@@ -179,7 +180,7 @@ class ReadContents(Contents):
         names = rows.columns
         if not self._unique:
             cursor = self._window.cursor
-            # If several rows have the highest cursor, the raw table also keeps the last one.
+            # Like the raw table, this keeps the last row if several rows have the highest cursor.
             at = f.col(quote_name(cursor.name)) if cursor else f.lit(None).cast("string")
             newest = f.max_by(
                 f.struct(*(f.col(quote_name(name)).alias(f"c{i}") for i, name in enumerate(names))),

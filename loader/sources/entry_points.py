@@ -1,4 +1,4 @@
-"""Finds the connector of a source among the installed packages."""
+"""Finds the connector for a source among the installed packages."""
 
 from __future__ import annotations
 

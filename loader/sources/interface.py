@@ -2,8 +2,9 @@
 
 A connector is a class that extends :class:`Source`. It is registered in the entry-point group
 ``strandline.sources``, under the name that source documents use as their ``path``. It does not
-handle state, batches or Iceberg. It imports only this module, :mod:`loader.rows.cursor`,
-:mod:`loader.rows.window`, :mod:`loader.spec.options` and :mod:`loader.errors` from the loader::
+handle state, batches or Iceberg. From the loader, it imports only this module,
+:mod:`loader.rows.cursor`, :mod:`loader.rows.window`, :mod:`loader.spec.options` and
+:mod:`loader.errors`::
 
     class RatesOptions(Strict):
         url: Name
@@ -67,7 +68,7 @@ if TYPE_CHECKING:
     from loader.sources.contents import Contents
 
 REST_COLUMN = "_rest"
-"""A connector's nullable column for a JSON object of values that no other column can store."""
+"""A connector's nullable column that stores values that fit no other column, as a JSON object."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class TableRef:
 
 
 class Progress(Enum):
-    """How a sync continues where the previous sync ended."""
+    """How a sync continues from where the previous sync ended."""
 
     CURSOR = "cursor"
     """The loader requests the rows at or above a cursor. The source returns one row per key."""
@@ -121,14 +122,14 @@ class SourceTable:
         primary_key: the key that the source declares; empty if it declares none.
         no_key_reason: why the declared key is unusable; empty if the key is usable or not declared.
         cursor_field: the cursor column that the connector prescribes; None if it prescribes none.
-        indexed: the first column of each index. Reading a range of such a column is cheap.
+        indexed: the first column of each index. Restricting a read to a range of such a column
+            makes it cheap.
         system_cursors: system columns that can be cursors but are not in `schema`.
-        collated: string columns that the source orders by a collation, not by bytes.
+        collated: string columns that the source orders by a collation rather than by bytes.
         column_comments: the source's comments on columns, keyed by column name.
         progress: how a sync continues. Only :attr:`Progress.CURSOR` requires a cursor.
-        selection: identifies the rows that the connector's options select, for example with the
-            hash of a filter; empty if they select all rows. If it changes, the next sync reads all
-            rows.
+        selection: identifies the rows that the connector's options select, for example by the hash
+            of a filter; empty if they select all rows. If it changes, the next sync reads all rows.
         excluded: the source's columns that the `columns` option removes from `schema`.
     """
 
@@ -152,8 +153,8 @@ class ExclusiveResource:
     """A resource that only one source may read, such as a replication slot.
 
     Attributes:
-        identity: a unique identifier among the connector's resources.
-        option: the option that selects another resource.
+        identity: identifies the resource uniquely among the connector's resources.
+        option: the option with which a source can be assigned another resource.
     """
 
     identity: tuple[str, ...]
@@ -162,17 +163,17 @@ class ExclusiveResource:
 
 
 class Source(ABC):
-    """A connector that reads the source of one source document.
+    """A connector for the source that one source document describes.
 
     Args:
         options: the document's inner ``spec``, validated by :attr:`options_model`.
         folder: the spec's folder, against which relative paths are resolved.
 
     Attributes:
-        hide: registers a secret that only the connector can recognize, so that all output redacts
-            it.
-        mask_key: the spec's `mask_key`; None if the spec has none. Connectors encrypt stored data
-            that may contain values of masked columns with this key.
+        hide: registers a secret that only the connector can recognize, so that it is redacted in
+            all output.
+        mask_key: the spec's `mask_key`; None if the spec has none. With this key, connectors
+            encrypt stored data that may contain values of masked columns.
         can_mask: whether the `mask` option is allowed. True if the connector neither writes values
             of masked columns to disk nor quotes them in errors.
         can_mask_typed_columns: whether a masked column may have a type in `column_types`. True if
@@ -202,7 +203,7 @@ class Source(ABC):
     def use_marks(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:  # noqa: B027
         """Sets a function that returns a table's stored checkpoints by the table's name.
 
-        Called before a run plans its tables, so that :meth:`describe` can use the checkpoints.
+        Called before a run plans its tables, so that :meth:`describe` can use their checkpoints.
         """
 
     @abstractmethod
@@ -236,7 +237,7 @@ class Source(ABC):
     def reuse_connections(self, keep: int = 1) -> Iterator[None]:
         """Lets calls within this block reuse open connections, even for different tables.
 
-        A run opens one block for its whole duration, and a nested block for planning.
+        A run enters one block for its whole duration, and a nested block for planning.
 
         Args:
             keep: the number of connections that stay open after a nested block.
@@ -245,7 +246,7 @@ class Source(ABC):
 
     @property
     def any_cursor(self) -> str:
-        """The name of a cursor that every table has, except views; empty if there is none."""
+        """The name of a cursor that every table except a view has; empty if there is none."""
         return ""
 
     @property
@@ -329,7 +330,7 @@ class Snapshot(ABC):
 
         If the partitions, or the rows within them, are not in the source's order, a column
         `_cq_seq` must contain each row's position. An optional boolean column `_cq_deleted` is true
-        for rows that the source deleted.
+        for rows that were deleted in the source.
         """
 
     def preview(self, table: SourceTable, window: Window) -> Bounds:
@@ -379,14 +380,14 @@ class Snapshot(ABC):
         return False
 
     def get_query_snapshot(self, table: SourceTable) -> Snapshot:
-        """Returns the snapshot that queries a table. Override it if :meth:`read` reads a log."""
+        """Returns a snapshot that queries the table. Override it if :meth:`read` reads a log."""
         return self
 
     def deletions(self, spark: SparkSession, table: SourceTable) -> Sequence[DataFrame]:
         """Returns DataFrames that identify the rows that were deleted since the last sync.
 
-        A stored row is deleted if it matches a row of a DataFrame in all its columns, unless this
-        sync reads the stored row's key again. Nulls never match.
+        A stored row is deleted if it matches a row of a DataFrame in all of the DataFrame's
+        columns, unless this sync reads the stored row's key again. Nulls never match.
         """
         return ()
 
@@ -419,11 +420,11 @@ class Snapshot(ABC):
         return False
 
     def probe(self) -> None:
-        """Raises a TableError, for `loader check`, if the source cannot be read."""
+        """Raises a TableError if the source cannot be read. Called by `loader check`."""
         return
 
     def begin(self, requests: Sequence[Request], context: RunContext) -> None:  # noqa: B027
-        """Starts reading. If :attr:`delivers` is true, called once before :meth:`bounds`."""
+        """Starts reading. Called once, before :meth:`bounds`, if :attr:`delivers` is true."""
 
     def has_more(self, table: SourceTable) -> bool:
         """Returns whether the table has another batch. Called after each recorded batch."""
@@ -434,7 +435,7 @@ class Snapshot(ABC):
         return
 
     def check_unaltered(self, table: SourceTable) -> None:  # noqa: B027
-        """Raises a TableError if the source's columns changed after the table was described.
+        """Raises a TableError if the source's columns have changed since the table was described.
 
         Called before the rows are published. Without this check, the values of a newly added column
         might never be read.
@@ -478,15 +479,15 @@ class Snapshot(ABC):
     def estimate_bytes(self, table: SourceTable, window: Window, bounds: Bounds) -> int | None:
         """Estimates the size in bytes of a window that has few rows.
 
-        Small windows are read into the memory of Spark's driver. Return None, which prevents that,
-        if the size is unknown or if strings may contain invalid UTF-8.
+        Small windows are read into the memory of Spark's driver. Return None to prevent this if the
+        size is unknown or if strings may contain invalid UTF-8.
         """
         return None
 
     def read_current_rows(
         self, spark: SparkSession, table: SourceTable, keys: DataFrame
     ) -> DataFrame:
-        """Lazily reads the current rows of the given keys, and possibly other rows.
+        """Lazily reads the current rows with the given keys, and possibly other rows.
 
         Called before a row is treated as deleted. If possible, the rows are read from the live
         table, not from this snapshot.
@@ -521,14 +522,14 @@ class Snapshot(ABC):
         return ReadContents(read, table.schema, key, window, unique)
 
     def _find_contents_bounds(self, table: SourceTable, part: Window, window: Window) -> Bounds:
-        """Returns the bounds of `part`: either `window` of :meth:`contents`, or all rows."""
+        """Returns the bounds of `part` (the `window` of :meth:`contents`, or all rows)."""
         return self.bounds(table, part)
 
 
 def parse_bound(
     text: str | None, type_: CursorType, table: SourceTable, window: Window
 ) -> Cursor | None:
-    """Parses the lowest or highest cursor of a window.
+    """Parses the lowest or highest cursor in a window.
 
     Args:
         text: the cursor in the source's notation; None if the window has no rows.
@@ -550,7 +551,7 @@ def parse_bound(
 
 
 def is_connector_state(mark: Mapping[str, Any] | None) -> bool:
-    """Returns whether a checkpoint is from a connector that runs as a child process."""
+    """Returns whether a checkpoint was written by a connector that runs as a child process."""
     return mark is not None and {"protocol", "kind", "number"} <= mark.keys()
 
 

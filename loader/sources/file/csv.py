@@ -40,7 +40,8 @@ class Group:
 
     Attributes:
         columns: the names that Spark reads from the header.
-        paths: the files in order, in the format of :data:`loader.sources.file.listing.PATH`.
+        paths: the paths of the files in reading order, in the format of
+            :data:`loader.sources.file.listing.PATH`.
         literal: whether the header's text contains these names verbatim.
     """
 
@@ -171,7 +172,7 @@ class _Reader:
             line += f"\n{more}"
             if not self._open(line):
                 break
-        return self.columns(line)  # equal names may be quoted differently
+        return self.columns(line)  # the same names may be quoted differently
 
     def _open(self, text: str) -> bool:
         return self.opened is not None and bool(self.opened.matcher(text).find())

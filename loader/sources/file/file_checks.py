@@ -1,8 +1,9 @@
 """Rejects files that must not be read, and files that Java or Spark would misread.
 
-A user who may write to a folder could otherwise create a link in it, and so load any file that the
-loader can read. A named pipe would block the run. Java silently omits files whose names it cannot
-decode. Spark reads archives as text, and compressed files without the usual extension.
+Otherwise, a user with write access to a folder could create a link in it, and thereby load any file
+that the loader can read. A named pipe would block the run. Java silently omits files whose names it
+cannot decode. Spark reads archives as text, and likewise compressed files that lack the usual
+extension.
 
 The checks are not complete: an entry can be replaced between the check and the read, and a hard
 link looks like a file.
@@ -38,7 +39,7 @@ _HIDE = "or give it a name that begins with _, which hides it"
 def check_entries(
     spark: SparkSession, native: ReaderOptions, follow_links: bool, where: str
 ) -> None:
-    """Raises a TableError for links out of the folder, special files and undecodable names.
+    """Raises a TableError for links to outside the folder, special files and undecodable names.
 
     Does nothing for object stores, which have no such entries.
     """
@@ -66,7 +67,7 @@ def check_entries(
 
 
 def show_name(path: str) -> str:
-    r"""Formats a path for messages. Escapes a byte that is not UTF-8, for example as `\xe9`."""
+    r"""Formats a path for messages. Escapes bytes that are not UTF-8, for example as `\xe9`."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
@@ -85,7 +86,7 @@ def _undecodable(path: str, encoding: str) -> TableError | None:
 def _refusals(
     root: str, home: str, encoding: str, follow_links: bool
 ) -> Iterator[tuple[str, TableError]]:
-    """Yields each forbidden entry in a file or folder, and its error."""
+    """Yields the root and the entries below it that are forbidden, each with its error."""
     # A parent folder of the root may be a link.
     error = _check_link(root, home, follow_links) or _check_kind(root)
     if error is not None:
@@ -139,7 +140,7 @@ def _check_kind(entry: str) -> TableError | None:
     try:
         kind = _KINDS.get(stat.S_IFMT(os.stat(entry).st_mode))
     except FileNotFoundError:
-        # An entry that is not a link was deleted by another process.
+        # If the entry is not a link, another process has just deleted it.
         kind = "a link without a target" if os.path.islink(entry) else None
     if kind is None:
         return None
@@ -168,7 +169,7 @@ def check_unpacked(path: str, stream: Any) -> None:
     """Raises a TableError for archives, and for compressed files without the usual extension.
 
     Args:
-        stream: a buffered stream at the start of the file; its position does not change.
+        stream: a buffered stream at the start of the file. The check leaves its position unchanged.
     """
     stream.mark(_LOOKED_AT)
     first = bytes(stream.readNBytes(_LOOKED_AT))
@@ -192,14 +193,14 @@ def check_unpacked(path: str, stream: Any) -> None:
 def check_masks(
     table: SourceTable, of_listing: Sequence[str], of_folders: Sequence[StructField], where: str
 ) -> None:
-    """Checks that the table's masks take effect, and that no other column reveals the values.
+    """Checks that the masks take effect, and that no other column reveals the masked values.
 
     Args:
         of_listing: the columns that the loader adds to the table.
         of_folders: the columns whose values come from folders named `column=value`.
 
     Raises:
-        TableError: if the spec masks a column of `of_listing` or `of_folders`, or if an unmasked
+        TableError: if the spec masks a column in `of_listing` or `of_folders`, or if an unmasked
             column contains whole records.
     """
     native: ReaderOptions = table.ref.native

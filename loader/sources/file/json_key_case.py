@@ -29,7 +29,7 @@ _FOUND = -1
 def find_miscased_key(text: Column, schema: t.StructType, options: Mapping[str, str]) -> Column:
     """Returns a key that differs from a name in the schema only in case, or null if there is none.
 
-    Keys are compared with the names on the same level. A key is ignored if its object also has a
+    Keys are compared with the names at the same level. A key is ignored if its object also has a
     key that matches the name exactly.
     """
     key = _find_odd_key(text, schema, options)
@@ -89,7 +89,7 @@ def _any_of(names: Collection[str]) -> str:
 
 
 def _find_odd_key(text: Column, schema: t.StructType, options: Mapping[str, str]) -> Column:
-    """Returns a miscased key on any level of a line, or null if there is none.
+    """Returns a miscased key at any level of a line, or null if there is none.
 
     The schema is passed as data, and a loop descends through its levels, because Spark cannot plan
     an expression that grows with the depth of the schema.
@@ -123,7 +123,7 @@ def _find_odd_key(text: Column, schema: t.StructType, options: Mapping[str, str]
 
 
 def _next_level(value: Column) -> Column:
-    """Returns the values of the next level and the miscased keys."""
+    """Returns the values at the next level, and the miscased keys found so far."""
     place, keys = value["place"], value["keys"]
     present_keys = f.map_keys(keys)
     names, lowered, each = place["names"], place["lowered"], place["each"]
@@ -160,12 +160,12 @@ def _match(key: Column) -> Column:
 
 
 def _last_value(keys: Column, name: Column) -> Column:
-    """Returns the value of a key. Of a duplicated key, Spark's reader also uses the last value."""
+    """Returns a key's value; for a duplicate key, the last one, which Spark's reader also uses."""
     return f.get(f.reverse(f.map_values(f.map_filter(keys, lambda key, _: key == name))), f.lit(0))
 
 
 def _add(shape: t.DataType, places: list[dict[str, Any]]) -> int | None:
-    """Appends a type's entries in the format of `_PLACES`. Returns the index of the first one."""
+    """Appends a type's entries in the format of `_PLACES`. Returns the first entry's index."""
     if not any(_names(shape)):
         return None
     index = len(places)

@@ -56,7 +56,7 @@ class _Number:
 
 
 def check_numbers(spark: SparkSession, table: SourceTable, chosen: Column | None) -> None:
-    """Raises a TableError if a JSON number loses digits, unless the spec declares it as a double.
+    """Raises a TableError if a number would lose digits, unless the spec declares it as a double.
 
     Args:
         chosen: a condition on the columns MODIFIED and PATH; None selects all files.
@@ -103,7 +103,7 @@ def _holds_any(leaf: t.DataType, doubles: bool) -> bool:
 
 
 def _suspect(read: DataFrame, leaves: Sequence[tuple[str, t.DataType]], doubles: bool) -> DataFrame:
-    """Returns the path and text of lines with numbers that a Java double may round.
+    """Returns the path and text of lines that contain numbers that a Java double may round.
 
     Ignores numbers in columns whose types are exact, so that few lines remain.
     """

@@ -1,9 +1,9 @@
 """Rejects lines of text that Spark would silently misread.
 
 Spark replaces undecodable bytes, splits a quoted value at the end of a line, and reads only the
-first JSON value in a line. The job that reads the rows also checks the lines for such errors. An
-earlier job detects lines that are longer than the source's `line_limit`, because Spark's reader
-omits them.
+first JSON value in a line. The job that reads the rows also checks the lines for such errors. A
+separate job, which runs first, detects lines that are longer than the source's `line_limit`,
+because Spark's reader would omit them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 FORMATS = frozenset({"csv", "json", "text"})
 _SHOWN = 60
 _WHOLE = 256 * 1024 * 1024
-"""The maximum size of a multi-line JSON file that is checked, because it must fit in memory."""
+"""The maximum size of a multi-line JSON file that is checked. The file must fit in memory."""
 
 # The group captures an empty key. Non-empty strings must match, too, so that no match starts at an
 # escaped quote.
@@ -73,7 +73,7 @@ def read_lines(spark: SparkSession, native: ReaderOptions, chosen: Column | None
     If JSON values may span several lines, each `value` contains a whole file.
     """
     options = {name.lower(): value for name, value in native.options}
-    # Prevents partition columns. The list of files stays the same.
+    # This prevents partition columns, and does not change the list of files.
     options.setdefault(RECURSIVE.lower(), "true")
     reads_whole_files = native.format.lower() == "json" and native.multiline
     if reads_whole_files:
@@ -89,7 +89,7 @@ def read_lines(spark: SparkSession, native: ReaderOptions, chosen: Column | None
 
 
 def _nothing(schema: StructType) -> list[Column]:
-    # Columns of the same type share an expression, because an expression needs several Py4J calls.
+    # Columns of the same type share an expression, because building one takes several Py4J calls.
     types = {field.dataType for field in schema.fields}
     nothing = {data_type: f.lit(None).cast(data_type) for data_type in types}
     return [nothing[field.dataType] for field in schema.fields]
@@ -157,8 +157,8 @@ def _options(native: ReaderOptions) -> dict[str, str]:
 def _goes_on(native: ReaderOptions, text: Column) -> Column:
     """Returns whether text other than a comma follows a valid JSON value in a line.
 
-    Such a line, enclosed in brackets, is not an array of one value. The fast functions for standard
-    JSON are tried before the parser that applies the table's options.
+    When enclosed in brackets, such a line is not an array of one value. The fast functions for
+    standard JSON are tried before the parser that applies the table's options.
     """
     options = {**_options(native), "columnNameOfCorruptRecord": "_cq_bad"}
     ends = f.substring(text, -1, 1).isin(",", " ", "\t", "\r", "\n")
@@ -186,9 +186,10 @@ _SLACK = 16
 """An allowance for the line break and the byte order mark, which the line reader counts."""
 
 _PACKED = 16
-"""Decompression is assumed to enlarge a file at most by the factor 2**16."""
+"""Decompression is assumed to enlarge a file by a factor of at most 2**16."""
 
-# Reads each line as one value, because no byte decodes to the separator or to a quote.
+# These options make Spark read each line as one value, because no byte decodes to the separator or
+# to a quote.
 _AS_LINES = {
     "multiLine": "true",
     "encoding": "ISO-8859-1",

@@ -1,7 +1,7 @@
 """Lists the files of a table and selects the files in a window.
 
-Spark lists the files with the table's reader options, so that exactly these files are read. A file
-is identified by its path and modification time.
+Spark lists the files with the table's reader options, so the listed files are exactly those that it
+reads. A file is identified by its path and modification time.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _LINES = 1 << 33
 _FIRST = Over.unboundedPreceding
 
 _COARSEST = dt.timedelta(seconds=2)
-"""The coarsest resolution of modification times, which is that of the FAT file system."""
+"""The coarsest resolution of modification times on any file system, namely FAT."""
 
 _LONGEST_COLUMNS = 16_000
-"""The maximum length of the column list in the state, which each commit contains."""
+"""The maximum length of the column list in the checkpoint, which is stored in each commit."""
 
 
 def list_files(spark: SparkSession, native: ReaderOptions) -> DataFrame:
-    """Lazily returns one row per file, with the columns of Spark's `binaryFile` format."""
+    """Lazily lists the files, one per row, with the columns of Spark's `binaryFile` format."""
     return spark.read.format("binaryFile").options(**dict(native.options)).load(native.pattern)
 
 
@@ -81,7 +81,7 @@ def is_in_window(window: Window, end: Cursor | None, beyond: bool = False) -> Co
 class Tally:
     """The number of files in a set, and the sum of 64-bit hashes of their path, time and size.
 
-    It is stored instead of the paths, to detect changes.
+    The checkpoint contains these numbers instead of the paths, so that changes can be detected.
     """
 
     count: int
@@ -93,10 +93,10 @@ class Seen:
     """A summary of the files that the last sync listed.
 
     Attributes:
-        cursor: a modification time.
+        cursor: the modification time up to which the last sync read the files.
         below: the files whose time is earlier than `cursor`.
         at: the files whose time is `cursor`; None if the next sync must reread them.
-        begin: the cursor that a user set. Files whose time is earlier are ignored.
+        begin: the cursor that a user set, if any. Files whose time is earlier are ignored.
         reader: the fingerprint of the reader options.
         columns: the columns of the files; None if they are not stored.
         apart: see :attr:`loader.sources.file.options.ReaderOptions.apart`.
@@ -112,7 +112,7 @@ class Seen:
 
     @classmethod
     def from_mark(cls, mark: Mapping[str, Any] | None) -> Seen | None:
-        """Parses the last sync's checkpoint; None if there is none."""
+        """Parses the last sync's checkpoint. Returns None if there is none."""
         if mark is None or not {"before", "files", "digest"} <= set(mark):
             return None
         cursor, begin = (
@@ -150,7 +150,7 @@ class Seen:
 
 
 def summarize_files(files: DataFrame, cursor: Cursor) -> tuple[Tally, Tally, Tally]:
-    """Returns three digests: of the files whose time is below, at and above `cursor`."""
+    """Returns three tallies: of the files whose time is below, at and above `cursor`."""
     time, limit = f.col(MODIFIED), _literal(cursor)
     hashed = f.xxhash64(PATH, MODIFIED, SIZE).cast("decimal(20, 0)")
     sides = (time < limit, time == limit, time > limit)
@@ -166,10 +166,10 @@ def summarize_files(files: DataFrame, cursor: Cursor) -> tuple[Tally, Tally, Tal
 
 
 def is_settled(cursor: Cursor, listed_at: Cursor) -> bool:
-    """Returns whether a later change to a file is sure to change its modification time `cursor`.
+    """Returns whether a later change to a file with the time `cursor` is sure to change that time.
 
-    The resolution of times is two seconds on some file systems. Within that time, a file may be
-    replaced by a file that has the same time and size.
+    Some file systems store times with a resolution of two seconds. Within two seconds, a file may
+    be replaced by one that has the same time and size.
     """
     return bool(cursor.order + _COARSEST <= listed_at.order)
 
@@ -198,7 +198,7 @@ def has_read_boundary(files: DataFrame, native: ReaderOptions, window: Window) -
 def find_stored_columns(
     files: DataFrame, native: ReaderOptions, mark: Mapping[str, Any] | None
 ) -> tuple[ReaderOptions, StructType] | None:
-    """Returns the columns that the last sync stored, or None if the files changed since then."""
+    """Returns the columns that the last sync stored, or None if the files have changed since."""
     seen = Seen.from_mark(mark)
     if seen is None or seen.columns is None or seen.reader != fingerprint(native):
         return None
@@ -209,7 +209,7 @@ def find_stored_columns(
 
 
 def find_moved_in(files: DataFrame, window: Window) -> DataFrame | None:
-    """Returns files that are older than the window but missing in the raw table.
+    """Returns files that are older than the window but missing from the raw table.
 
     Such files kept an old modification time when they were moved into the folder (`mv`,
     `rsync -a`). Returns None, without reading the raw table, if the files below the window match
@@ -233,9 +233,10 @@ def find_moved_in(files: DataFrame, window: Window) -> DataFrame | None:
 def find_loaded_files(window: Window, table: SourceTable) -> Column | None:
     """Returns a condition that selects the window's files that the raw table already contains.
 
-    Returns None if the condition is not needed. The files at the cursor are reread, and rows
-    without a key that are read twice are recognized by their values. If a new file widens a
-    column's type, the values change, so such files must be excluded with this condition.
+    Returns None if the condition is not needed. The files at the cursor are reread. In a table
+    without a key, the rows that were already loaded are then recognized by their values. But if a
+    new file widens a column's type, these values change, so the files that were already loaded must
+    be excluded with this condition.
     """
     if not window.is_exhaustive or window.read_raw is None or window.low is None:
         return None
@@ -280,7 +281,7 @@ class ReadOrder:
     """The order of rows by their file's modification time and path, then by position in the file.
 
     Spark assigns files to partitions by size, so it does not read the rows in this order. The rows
-    are numbered instead of sorted, because a sort would read them twice and shuffle them.
+    are numbered instead of sorted, because sorting would read them twice and shuffle them.
 
     Attributes:
         places: for each file, PATH and the number of its first block.

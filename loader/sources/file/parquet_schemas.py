@@ -1,7 +1,7 @@
 """Merges the schemas of Parquet files whose columns have different types.
 
-Spark merges columns only if their types are equal, and it does not support nanoseconds. If Spark
-fails, this module reads the footers of the files instead.
+Spark merges columns only if their types are equal, and it does not support times in nanoseconds. If
+Spark fails for one of these reasons, this module reads the footers of the files instead.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ class ParquetSchema:
     """A schema that some of the files share.
 
     Attributes:
-        schema: the columns as Spark reads them. Nanoseconds are read as bigint.
-        nanos: the timestamp types of the columns in nanoseconds, keyed by lower-case name.
+        schema: the columns as Spark reads them. Times in nanoseconds are read as bigint.
+        nanos: the timestamp types of the columns with times in nanoseconds, keyed by lower-case
+            name.
         paths: the files, in the format of :data:`loader.sources.file.listing.PATH`.
     """
 
@@ -68,7 +69,7 @@ class ParquetSchema:
 
 
 def open_session(spark: SparkSession) -> SparkSession:
-    """Returns a session that reads nanoseconds as bigint."""
+    """Returns a session that reads times in nanoseconds as bigint."""
     session = spark.newSession()
     session.conf.set(_NANOS_AS_LONG, "true")
     return session
@@ -82,7 +83,7 @@ def read_schemas(spark: SparkSession, paths: Sequence[str]) -> list[ParquetSchem
 
     Raises:
         Py4JJavaError: if a file is not a Parquet file.
-        TableError: if a struct, an array or a map contains nanoseconds.
+        TableError: if a struct, an array or a map contains times in nanoseconds.
     """
     with ThreadPoolExecutor(_READERS) as pool:
         footers = list(pool.map(lambda path: _footer(spark, path), paths))
@@ -168,7 +169,7 @@ def _name_in(form: ParquetSchema, name: str) -> str:
 
 
 def find_odd_columns(schemas: Iterable[ParquetSchema], schema: t.StructType) -> tuple[str, ...]:
-    """Returns the columns that Spark cannot read from all files with the table's type."""
+    """Returns the columns that, in some files, Spark cannot read with the table's type."""
     schemas = list(schemas)
     odd = {name for form in schemas for name in form.nanos}
     for field in schema.fields:

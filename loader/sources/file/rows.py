@@ -59,7 +59,7 @@ def read_columns(spark: SparkSession, native: ReaderOptions) -> tuple[ReaderOpti
         return _read_parquet_columns(spark, native)
     if native.columns is not None or not is_matched_by_name(native):
         return native, _reader(spark, native, None).schema
-    # The headers are read first, because Spark's error does not name a file that is not text.
+    # The headers are read first, because Spark's error would not say which file is not text.
     groups = group_by_header(spark, native, _list_paths(list_of.files(spark, native)))
     if groups and native.multiline and not _infers(native):
         # Spark would interpret `{` and `[` in the names of multi-line files as patterns.
@@ -158,7 +158,7 @@ def _infer_schema(spark: SparkSession, native: ReaderOptions, group: Group) -> S
 
 
 def read_rows(spark: SparkSession, table: SourceTable, chosen: Column | None) -> DataFrame:
-    """Reads the table's columns, `_cq_block` and `_cq_line` of the selected files.
+    """Reads the table's columns, `_cq_block` and `_cq_line` from the selected files.
 
     Args:
         chosen: a condition on the columns MODIFIED and PATH; None selects all files.
@@ -217,7 +217,7 @@ def _rows_as_read(spark: SparkSession, table: SourceTable, chosen: Column | None
 def _read_parquet_rows(
     spark: SparkSession, table: SourceTable, file_columns: StructType, chosen: Column | None
 ) -> DataFrame | None:
-    """Reads Parquet files with their own types, and casts them to the table's types.
+    """Reads Parquet files with their own types, and casts the values to the table's types.
 
     Returns None if Spark can read all files with the table's types.
     """

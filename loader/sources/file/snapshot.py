@@ -61,7 +61,7 @@ class FileSnapshot(Snapshot):
         )
 
     def _bounds_of_files(self, table: SourceTable, window: Window) -> Bounds:
-        """Returns the bounds of the files' times, without counting the rows of new files."""
+        """Returns the bounds of the files' times, without counting the rows in new files."""
         # The clock must be read before the files are listed.
         clock = read_clock(CursorType.TIMESTAMPTZ)
         assert clock is not None

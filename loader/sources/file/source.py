@@ -1,4 +1,4 @@
-"""The `file` connector. It reads folders of files in any format that Spark supports.
+"""The `file` connector, which reads folders of files in any format that Spark supports.
 
 By default, the cursor is the file's modification time, so a sync reads new and rewritten files.
 """
@@ -49,7 +49,7 @@ _DEFAULTS = {
 }
 
 _WIDE = re.compile(r"utf-?(?:16|32)", re.IGNORECASE)
-"""Encodings in which a line ends with more than one byte."""
+"""Encodings in which a line break is more than one byte long."""
 
 
 class FileSource(Source):
@@ -212,7 +212,7 @@ class FileSource(Source):
     def _remembered_columns(
         self, ref: TableRef, native: ReaderOptions
     ) -> tuple[ReaderOptions, StructType] | None:
-        """Returns the columns that the last sync stored; None if the files changed since then."""
+        """Returns the columns that the last sync stored; None if the files have changed since."""
         if self._marks is None or native.columns is not None or native.types or native.selection:
             return None
         try:

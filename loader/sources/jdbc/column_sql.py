@@ -22,7 +22,7 @@ _NEEDS_TEXT = (CursorType.DATE, CursorType.STRING)
 
 
 class ColumnSql:
-    """The base class of a snapshot, which builds SQL for table columns.
+    """The base class of snapshots. It builds SQL for a table's columns.
 
     Args:
         transactions: the PostgreSQL snapshot's transaction state; None for other databases.
@@ -45,7 +45,7 @@ class ColumnSql:
         return f"strandline_{index}" if self.dialect.quote_character in name else name
 
     def _instants(self, table: SourceTable) -> list[str]:
-        """Returns the subquery's columns with instants; none if names differ only in case.
+        """Returns the subquery's columns that are instants; none if names differ only in case.
 
         Without this list, Spark would read instants as times without a time zone and convert each
         value twice.
@@ -63,7 +63,8 @@ class ColumnSql:
     def _list_expressions(self, table: SourceTable, cursor: CursorField | None = None) -> list[str]:
         """Returns SQL for the loaded value of each column.
 
-        Checks that exclude cursor columns (``LossyValue.cursors``) do not convert the cursor.
+        A check that does not apply to cursor columns (``LossyValue.cursors``) leaves the cursor as
+        it is.
         """
         native = table.ref.native
         columns = [self._expression(native, i) for i in range(len(native.columns))]
@@ -102,7 +103,7 @@ class ColumnSql:
     def read_ends(
         self, connection: Connection, cursor: CursorField, sql: str
     ) -> list[tuple[str | None, ...]]:
-        """Runs a query for the columns of :meth:`ends`, numbers and timestamps."""
+        """Runs a query that selects the columns of :meth:`ends`, numbers or timestamps."""
         is_fast = self.dialect.shares_snapshots and cursor.type not in _NEEDS_TEXT
         return connection.text_rows(sql) if is_fast else connection.rows(sql)
 
@@ -129,7 +130,7 @@ class ColumnSql:
     def _list_lossy_values(
         self, table: SourceTable, cursor: CursorField | None
     ) -> list[LossyValue]:
-        """Returns the checks of the columns. Some checks do not apply to the cursor."""
+        """Returns the checks of the columns, except those that do not apply to the cursor."""
         names = table.schema.names
         cursor_index = names.index(cursor.name) if cursor else None
         return [

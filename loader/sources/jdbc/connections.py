@@ -65,7 +65,7 @@ class Connection:
         self.lost = False
         """Whether the session must not be reused, because its state is unknown."""
         self.is_overdue = False
-        """Whether a time limit aborted the connection."""
+        """Whether the connection was aborted because a time limit expired."""
         self.reopen: Callable[[], Connection] | None = None
         """Opens a new connection if the server closed this one while it was idle."""
         self._in_transaction = False
@@ -87,7 +87,8 @@ class Connection:
                 properties.
 
         Raises:
-            DatabaseError: if the database is down, rejects the password, or has no driver.
+            DatabaseError: if the database is down or rejects the password, or if its driver is
+                missing.
         """
         jvm: Any = spark._jvm
         try:
@@ -172,7 +173,7 @@ class Connection:
         return self._run_query(lambda: self._read_as_csv(self._statement.executeQuery(sql)))
 
     def types(self, sql: str) -> dict[str, str]:
-        """Returns the type name of each column of a query; for a domain, that of its base type."""
+        """Returns the type name of each column of a query; for a domain, its base type's name."""
         return self._run_query(lambda: self._types(sql))
 
     def _types(self, sql: str) -> dict[str, str]:
@@ -250,7 +251,7 @@ class Connection:
         return records
 
     def _read_as_csv(self, result: Any, names: bool = False) -> list[tuple[str | None, ...]]:
-        """Reads a small result in one JVM call, with the CSV writer of Spark's distribution."""
+        """Reads a small result in one JVM call, with a CSV writer that is part of Spark."""
         written = self._jvm.java.io.StringWriter()
         (self._csv(names=True) if names else self._csv_without_names).write(result, written)
         read = csv.reader(io.StringIO(written.toString(), newline=""), strict=True)
@@ -335,9 +336,9 @@ class Connection:
             self._is_running = False
 
     def _cancel(self) -> None:
-        """Cancels the running query in another thread, because that opens a connection.
+        """Cancels the running query in another thread, because canceling opens a connection.
 
-        Later queries are not canceled, because some of them clean up.
+        Queries that start later are not canceled, because some of them clean up.
         """
         if self._is_running:
             threading.Thread(target=self._cancel_query, name="cancel", daemon=True).start()
@@ -373,7 +374,7 @@ class ConnectionPool:
     """A pool of idle connections whose sessions have the same settings.
 
     Args:
-        opened: opens a connection for the source or table that error messages name.
+        opened: opens a connection, given the source or table that error messages are to name.
     """
 
     def __init__(self, opened: Callable[[str], AbstractContextManager[Connection]]) -> None:
@@ -396,7 +397,7 @@ class ConnectionPool:
         return self._closed
 
     def keep(self, connection: Connection, opened: ExitStack) -> None:
-        """Adds a connection, which `opened` closes, to the pool if it can be reused."""
+        """Keeps a connection in the pool if it can be reused. Otherwise, closes it (`opened`)."""
         with self._lock:
             if not self._closed and not connection.lost:
                 self._idle.append((connection, opened, time.monotonic()))

@@ -79,7 +79,7 @@ def _explain_disorder(dialect: Dialect, row: Mapping[str, str | None]) -> str:
 def find_collated_cursor(
     source: Database, ref: TableRef, schema: StructType, cursor: str
 ) -> frozenset[str]:
-    """Returns the cursor if it is a string that the database does not order by bytes, else nothing.
+    """Returns the cursor if it is a string that is not ordered by bytes; otherwise an empty set.
 
     Args:
         schema: the columns, with their names in the database.

@@ -30,7 +30,7 @@ from loader.spark.error_translation import DatabaseError
 from loader.spec.options import options_for
 
 _CATALOG_TIMEOUT = 600
-"""The time limit in seconds for listing or describing tables, without waits for locks."""
+"""The time limit in seconds for listing or describing tables, not counting waits for locks."""
 
 
 _DIALECTS: tuple[type[Dialect], ...] = (PostgreSQL, MySQL, Derby, Oracle)
@@ -177,8 +177,8 @@ class Database(Source):
     def lend_catalog_connection(self, where: str = "") -> Iterator[Connection]:
         """Lends a connection for a metadata query, with a time limit.
 
-        All tables of a run wait for such queries. After a timeout, later calls within
-        :meth:`reuse_connections` therefore raise the error immediately.
+        All tables of a run have to wait for such queries. After a timeout, later calls within
+        :meth:`reuse_connections` therefore raise the same error immediately.
         """
         if self._overdue is not None:
             raise self._overdue
@@ -198,7 +198,7 @@ class Database(Source):
 
     @property
     def lock_timeout(self) -> int:
-        """The maximum number of seconds to wait for a table that another session locks."""
+        """The maximum number of seconds to wait for a table that another session has locked."""
         return Lookback.parse(self.options.lock_timeout).seconds or 0
 
     @property
@@ -221,7 +221,8 @@ class Database(Source):
         The database flattens a subquery, so that indexes, parallel ranges and PostgreSQL's system
         columns remain usable.
         """
-        # With the line breaks, the database's errors quote the user's SQL as it is in the spec.
+        # Thanks to the line breaks, the database's errors quote the user's SQL as it is in the
+        # spec.
         if native.query:
             return f"(\n{native.query}\n) strandline_rows"
         relation = self.relation(native)
@@ -257,7 +258,7 @@ class Database(Source):
         """Lazily reads a relation with Spark's JDBC reader.
 
         Args:
-            connection: reads the schema.
+            connection: the connection that is used to read the schema.
             predicates: a condition for each partition; by default one partition reads all rows.
             session: additional statements that every reader runs first.
             types: the types of the columns for which the loader overrides Spark's choice.
@@ -280,8 +281,8 @@ class Database(Source):
     def _choose_reading_properties(self, types: Mapping[str, str] | None) -> Mapping[str, str]:
         """Returns driver properties for reads, for example to receive values in the binary format.
 
-        There are none behind a pooler, whose sessions may contain prepared statements of other
-        drivers; if the loader overrides `types`; or if the spec sets related properties.
+        Returns none behind a pooler, because its sessions may contain prepared statements of other
+        drivers; if the loader overrides types (`types`); or if the spec sets related properties.
         """
         reading = self._server_facts.reading
         related = {*reading, "binaryTransfer", "preferQueryMode"}
@@ -312,7 +313,7 @@ class Database(Source):
         return {n for n in names if options_for(by_name, n, default).sync_mode == "cdc"}
 
     def partition_column(self, table: SourceTable) -> str | None:
-        """Returns the column in the `partition_column` option; None if the option is not set.
+        """Returns the column that the `partition_column` option names; None if it is not set.
 
         Raises:
             TableError: if the column does not exist or cannot be split into ranges.

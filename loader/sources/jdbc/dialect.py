@@ -96,7 +96,7 @@ class Dialect:
     def limit_lock_wait(cls, seconds: int) -> tuple[str, ...]:
         """Returns statements that limit how long a session waits for a locked table.
 
-        If the driver runs only one statement at a time, there must be only one.
+        If the driver runs only one statement at a time, this must be a single statement.
         """
         return ()
 
@@ -135,7 +135,8 @@ class Dialect:
     def choose_startup_properties(cls, seconds: int) -> dict[str, str]:
         """Returns driver properties that limit how long a session waits for a locked table.
 
-        They replace :meth:`limit_lock_wait` in connections that do not run its statements.
+        They are used instead of :meth:`limit_lock_wait` in connections that do not run its
+        statements.
         """
         return {}
 
@@ -158,8 +159,8 @@ class Dialect:
     def select_expression(self, row: Column) -> str:
         """Returns SQL that converts a column; an empty string if no conversion is needed.
 
-        ``{}`` stands for the column. A time of day becomes a string, because the lake has no time
-        type, and the type in Spark depends on Spark's version. The padding of a `char(n)` is
+        ``{}`` stands for the column. A time of day becomes a string, because the lake has no type
+        for it, and the type in Spark depends on Spark's version. The padding of a `char(n)` is
         removed, because databases ignore it in comparisons but Spark does not.
         """
         if jdbc_type(row) in CHARS:
@@ -174,7 +175,7 @@ class Dialect:
         return self.select_expression(row)
 
     def choose_read_type(self, row: Column) -> str:
-        """Returns the Spark type of a column if versions of Spark choose different types.
+        """Returns a column's Spark type if different versions of Spark choose different types.
 
         Otherwise returns an empty string.
         """
@@ -223,7 +224,7 @@ class Dialect:
         return expression
 
     def match_null(self, column: str, type_: CursorType) -> str:
-        """Returns SQL that is true if a cursor is loaded as null."""
+        """Returns SQL that is true if the cursor's value is loaded as null."""
         return f"{column} is null"
 
     def date(self, text: str) -> str:

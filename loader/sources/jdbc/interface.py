@@ -6,7 +6,7 @@ A plug-in is a class that extends :class:`LogCapture`. It is registered in the e
     [project.entry-points."strandline.capture"]
     postgresql = "loader.cdc.capture:PostgresCapture"
 
-Of the `jdbc` package, a plug-in may import only the names that this module exports.
+From the `jdbc` package, a plug-in may import only the names that this module exports.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class LogCapture(ABC):
 
     @abstractmethod
     def find_single_reader(self, source: str, options: JdbcOptions) -> ExclusiveResource:
-        """Returns the resource of the database that only this source may read."""
+        """Returns the database resource that only this source may read."""
 
     @abstractmethod
     def open_snapshot(

@@ -52,7 +52,7 @@ class SnapshotQueries(Protocol):
     def read_ends(
         self, connection: Connection, cursor: CursorField, sql: str
     ) -> list[tuple[str | None, ...]]:
-        """Runs a query for the columns of :meth:`ends`, numbers and timestamps."""
+        """Runs a query that selects the columns of :meth:`ends`, numbers or timestamps."""
 
     def read_clock(self, connection: Connection) -> dt.datetime:
         """Reads the database's clock in UTC."""
@@ -62,10 +62,11 @@ class LateCommits(Protocol):
     """A search for late rows in one snapshot. Call its methods in the order of their definition."""
 
     def find_late(self, connection: Connection, table: SourceTable, window: Window) -> None:
-        """Prepares the search in a table.
+        """Prepares the search for late rows in a table.
 
         Raises:
-            DatabaseError: if the stored cursor no longer matches the database.
+            DatabaseError: if the stored cursor is no longer valid, for example because the database
+                was restored.
         """
 
     def reach(self, table: SourceTable, window: Window) -> Cursor | None:
@@ -97,7 +98,7 @@ class LateCommits(Protocol):
     def find_complete_until(self, table: SourceTable, window: Window) -> dt.datetime | None:
         """Returns a time up to which all committed rows are in the raw table or in this window.
 
-        The time is the database's, in UTC. Returns None if it is unknown.
+        The time is that of the database's clock, in UTC. Returns None if it is unknown.
         """
 
     def find_excluded(self, table: SourceTable) -> tuple[int, str]:

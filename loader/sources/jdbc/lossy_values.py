@@ -1,11 +1,10 @@
 """Detects values that the lake cannot store exactly, for example:
 
-- a decimal that has more than 38 digits, the maximum in Spark;
-- a decimal without a declared scale, which the JDBC reader rounds to 18 digits after the point;
-- a PostgreSQL time that is infinite, before the year 1, or too late for a 64-bit timestamp;
-- a time in the ten days of 1582 that the Java calendar skips;
-- a MySQL date whose month or day is zero, or an old MySQL time, which Java converts with another
-  calendar.
+- a decimal that has more than 38 digits, the maximum in Spark; - a decimal without a declared
+scale, which the JDBC reader rounds to 18 digits after the point; - a PostgreSQL time that is
+infinite, before the year 1, or too late for a 64-bit timestamp; - a time in the ten days of 1582
+that the Java calendar skips; - a MySQL date whose month or day is zero, or an old MySQL time, which
+Java converts with a different calendar.
 
 Before the loader reads a column that may contain such values, the database counts them.
 """
@@ -91,7 +90,7 @@ class LossyValue:
         """Returns a warning about `count` values of this kind.
 
         Raises:
-            TableError: if such values are errors, which have a remedy.
+            TableError: if such values are errors, that is, if they have a remedy.
         """
         what = f"{count} values of {column} {self.message}"
         if self.remedy:
@@ -128,7 +127,8 @@ def find_rounded_decimals(
 def _find_rounded_values(index: int, target: t.DecimalType, value: str, remedy: str) -> LossyValue:
     integer_digits = target.precision - target.scale
     limit = f"1{'0' * integer_digits}"
-    # NaN equals its rounded value, but it is greater than every number, so `abs` detects it.
+    # NaN equals its rounded value, but it is greater than every number, so the second condition
+    # detects it.
     wrong = f"({value} <> round({value}, {target.scale}) or abs({value}) >= {limit})"
     message = f"do not fit {target.simpleString()}: they would be rounded"
     return LossyValue(index, wrong, message, f"{remedy} precision and scale in the source")
@@ -146,7 +146,7 @@ def refuse_in_key(check: LossyValue, rows: str) -> list[LossyValue]:
     Args:
         check: a check of a key column.
         rows: SQL for the rows that the spec selects, for a FROM clause. They are searched for keys
-            that equal the replacement of another key.
+            that are equal to another key's replacement.
     """
     message = check.message.partition(":")[0]
     remedy = check.remedy or "Set another primary_key, or exclude these rows with a view"
@@ -270,7 +270,7 @@ def find_mysql_losses(index: int, row: Column) -> list[LossyValue]:
 
 
 def jdbc_type(row: Column) -> str | None:
-    """Returns the number in ``java.sql.Types`` of a column's type; for a domain, its base type."""
+    """Returns the ``java.sql.Types`` number of a column's type; for a domain, of its base type."""
     distinct = row.get("DATA_TYPE") == DISTINCT
     return row.get("SOURCE_DATA_TYPE" if distinct else "DATA_TYPE")
 

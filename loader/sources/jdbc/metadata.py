@@ -70,8 +70,8 @@ def read_native_columns(
     """Reads the description of each column.
 
     Args:
-        labels: the properties to read, which must include the table's and the schema's name. For a
-            query, all properties are read.
+        labels: the properties to read, which must include the names of the table and the schema.
+            For a query, all properties are read.
     """
     if native.query:
         return _read_query_columns(connection, native.query)
@@ -97,7 +97,7 @@ def add_remedy(remedy: str) -> Iterator[None]:
 
 def _read_query_columns(connection: Connection, query: str) -> ColumnDescriptions:
     """Reads the description of each column of a query. Rejects duplicate names."""
-    # With the line breaks, the database's errors quote the query as it is in the spec.
+    # Thanks to the line breaks, the database's errors quote the query as it is in the spec.
     with add_remedy("Correct the SELECT; test it in a client of the database"):
         listed = connection.describe(f"select * from (\n{query}\n) strandline_rows where 1 = 0")
     described = {row["COLUMN_NAME"] or "": row for row in listed}
@@ -125,6 +125,6 @@ def read_layout(connection: Connection, native: NativeColumns) -> ColumnLayout:
     to wait for a session that is altering the table or waiting to alter it.
 
     Raises:
-        DatabaseError: if another session locks the table for longer than `lock_timeout`.
+        DatabaseError: if another session keeps the table locked for longer than `lock_timeout`.
     """
     return build_layout(read_native_columns(connection, native, (*_PLACED, *_OF_LAYOUT)))

@@ -29,7 +29,7 @@ from loader.sources.jdbc.dialect import Dialect
 from loader.sources.jdbc.metadata import NativeColumns
 from loader.spark.error_translation import DatabaseError
 
-# If a slice contained a larger fraction of the rows, one reader would read nearly all rows.
+# If a slice contained a larger fraction of the rows, a single reader would read nearly all of them.
 _SKEWED = 0.8
 
 
@@ -123,7 +123,7 @@ class Ranges:
             return []  # another product that uses PostgreSQL's protocol
 
     def _list_columns(self) -> list[str]:
-        """Returns the columns whose ranges may divide the rows, in order of preference."""
+        """Returns the columns by whose ranges the rows can be divided, in order of preference."""
         table, cursor = self.table, self.window.cursor
         configured = self.snapshot.source.partition_column(table)
         if configured is not None:
@@ -238,7 +238,7 @@ ROW_POSITION = "strandline_ctid"
 ROW_POSITION_COLUMN = f"ctid as {ROW_POSITION}"
 
 _ORDERED = 0.95
-"""The minimum correlation of a table that counts as stored in cursor order."""
+"""The minimum correlation at which a table counts as stored in cursor order."""
 
 
 def cut_pages(
@@ -248,7 +248,8 @@ def cut_pages(
 
     The list is empty for partitioned tables, for storage without pages, and for PostgreSQL before
     version 14, which scans the whole table for each range. It is also empty if the table is not
-    stored in cursor order, because later syncs could not prune the written files by the cursor.
+    stored in cursor order, because later syncs could not use the cursor to prune the files that
+    would be written.
 
     Raises:
         DatabaseError: if the server uses PostgreSQL's protocol but has no pages.

@@ -1,10 +1,11 @@
 """Finds late rows in MariaDB and MySQL.
 
 Rows of transactions that were open at the last sync may have times below the stored cursor
-(:mod:`loader.sources.jdbc.mysql.open_transactions`). Rows of a replaced table may also be below it:
-TRUNCATE restarts auto-increment numbers, RENAME may install a table with older rows, and a server
-may reuse numbers after a restore or a failover. Each sync therefore stores the identity of the
-table and its server. If the identity changes, the next sync rereads all rows of the table.
+(:mod:`loader.sources.jdbc.mysql.open_transactions`). If the table was replaced, its rows may also
+be below the cursor: TRUNCATE restarts auto-increment numbers, RENAME may install a table with older
+rows, and a server may reuse numbers after a restore or a failover. Each sync therefore stores the
+identity of the table and its server. If the identity changes, the next sync rereads all rows of the
+table.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from loader.sources.jdbc.mysql.open_transactions import (
 from loader.spark.error_translation import ConnectionRefusedByServer
 
 _IDENTITY = "stands_for"
-"""The checkpoint's entry for the identity of the table."""
+"""The name of the checkpoint's entry for the table's identity."""
 
 
 class MysqlLateCommits:
@@ -85,7 +86,7 @@ class MysqlLateCommits:
         until = self.snapshot.read_clock(connection)
         is_newer = window.high and stored and window.high.order > stored.order
         if before is not None and not is_newer:
-            until = before.until  # the newest row is unchanged since the last checkpoint
+            until = before.until  # the newest row has not changed since the last checkpoint
         open_work = activity.to_open_work(before, until)
         self.open_work[table.ref.name] = open_work
         return {**open_work.to_mark(), **(mark or {})}
@@ -144,7 +145,11 @@ class MysqlLateCommits:
         return limit_reach(open_work.reach(newest, self.snapshot.wall_offset, slack), window)
 
     def _may_rise(self, before: OpenWork, after: OpenWork, window: Window) -> bool:
-        """Returns whether only the old checkpoint makes the next sync read below the cursor."""
+        """Returns whether the next sync needs the new checkpoint to start at the cursor.
+
+        With the old checkpoint, it would read rows below the stored cursor; with the new one, it
+        would not.
+        """
         stored = window.stored_cursor
         old, new = (self._find_reach(work, window) for work in (before, after))
         if stored is None or old is None or new is None:
@@ -157,7 +162,7 @@ class MysqlLateCommits:
         return bool(before and now and window.low is not None) and before != now
 
     def _is_clock_behind(self, table: SourceTable, window: Window) -> bool:
-        """Returns whether the database's clock was set back after the last sync."""
+        """Returns whether the database's clock has been set back since the last sync."""
         before = self._read_last_mark(table, window)
         if before is None or self.activities[table.ref.name].blind:
             return False
@@ -179,9 +184,9 @@ def read_identity(
     """Returns the identity of a table: its server's identity and InnoDB's table id.
 
     The table id changes if the table is recreated, or rewritten by an ALTER. If the account lacks
-    the PROCESS privilege, or if the table has another engine, the creation time replaces the table
-    id. A partitioned table is identified only by its server, because its partitions change. A view
-    is identified by its name and its SQL.
+    the PROCESS privilege, or if the table has another engine, the creation time is used instead of
+    the table id. A partitioned table is identified only by its server, because its partitions
+    change. A view is identified by its name and its SQL.
     """
     servers = connection.rows(
         "show global variables where variable_name in ('server_uid', 'server_uuid')"

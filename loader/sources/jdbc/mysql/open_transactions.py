@@ -20,8 +20,8 @@ transactions (several times), and finally the rows.
 - If a statement has ended but its transaction has not, the transaction is in every copy of InnoDB's
   list. All other transactions end before the rows are read.
 
-`information_schema.innodb_trx` is a copy of InnoDB's list. InnoDB refreshes it only if nobody reads
-it for a tenth of a second. To detect a new copy, the loader alternately starts and ends a
+`information_schema.innodb_trx` is a copy of InnoDB's list. InnoDB refreshes the copy only if nobody
+has read it for a tenth of a second. To detect a new copy, the loader alternately starts and ends a
 transaction on its connection. A copy is new if it shows the current state of this transaction.
 """
 
@@ -57,7 +57,7 @@ class Writer:
 
     Attributes:
         started: the transaction's start time in UTC, in whole seconds.
-        is_prepared: whether the transaction is prepared and has no session. Then `started` may be
+        is_prepared: whether the transaction is prepared and has no session. If so, `started` may be
             the time at which the server started.
     """
 
@@ -67,7 +67,7 @@ class Writer:
 
 @dataclass(frozen=True)
 class OpenTransactions:
-    """A database's open transactions, which are read before a table's rows. Times are in UTC.
+    """A database's open transactions, as read before a table's rows. Times are in UTC.
 
     Attributes:
         clock: the database's clock before the other attributes were read.
@@ -109,12 +109,12 @@ def _find_first_statement(writer: Writer, key: str, before: OpenWork | None) -> 
 
 @dataclass(frozen=True)
 class OpenWork:
-    """The open transactions at a sync, as the checkpoint stores them. Times are in UTC.
+    """The transactions that were open at a sync, as stored in the checkpoint. Times are in UTC.
 
     Attributes:
         clock, base: see :class:`OpenTransactions`.
-        until: the clock just after the first read of bounds that contained the newest row. All rows
-            within these bounds are older.
+        until: the database's clock just after the loader first read bounds that include the newest
+            row. All rows within these bounds are older.
         open: the earliest possible start of each open transaction's first statement, keyed by the
             transaction's start time.
     """
@@ -143,7 +143,7 @@ class OpenWork:
     ) -> Cursor:
         """Returns a lower bound for the cursors of late rows, as a value of the cursor's type.
 
-        If times have no time zone, an application may write them in another time zone than the
+        If times have no time zone, an application may write them in a time zone other than the
         database's. The result is then the lower of two bounds: the newest time of the last sync
         minus the maximum delay of a late row; and :attr:`since` in the database's current time
         zone, which is lower after daylight saving time ends.
@@ -360,7 +360,7 @@ class _Copies:
                         if wrote == "1"
                     },
                 )
-            # The pause is random, because two readers that alternate would prevent every refresh.
+            # The pause is random, because two readers that took turns would prevent every refresh.
             time.sleep(_RENEWED_SECONDS * random.uniform(1, 2))
         self.stale = True
         return set(), {}

@@ -10,22 +10,22 @@ transaction id is this xmin or later.
 The condition `not pg_visible_in_snapshot(xmin, ...)` would miss rows that were written after a
 SAVEPOINT, because snapshots omit the ids of some subtransactions.
 
-If the cursor is a number or a string, late rows may have any cursor value. Cached sequences, and
-applications that reserve blocks of numbers, insert low numbers late, even if no transaction was
-open during the sync. Each sync therefore searches the whole table for rows with later transaction
-ids (:mod:`loader.sources.jdbc.postgresql.sweep`). If the cursor is a time, this search is necessary
-if open transactions are not visible, or if logical replication writes the table, because the times
-of such rows come from another server. Otherwise, it finds rows whose cursors were computed by an
-application.
+If the cursor is a number or a string, late rows may have any cursor value. With a cached sequence,
+or an application that reserves blocks of numbers, a low number may be inserted late, even if no
+transaction was open during the sync. Each sync therefore searches the whole table for rows with
+later transaction ids (:mod:`loader.sources.jdbc.postgresql.sweep`). If the cursor is a time, this
+search is necessary in two cases: if open transactions are not visible, or if logical replication
+writes the table, because the times of replicated rows come from another server. In all other cases,
+it only finds rows whose cursors were computed by an application.
 
 A table without a cursor column can use the id of the transaction that wrote each row
 (`cursor_field: xmin`). The next window then contains exactly the rows whose transaction id is the
 stored xmin or later.
 
 If a transaction stays open in any database of the server, xmin may remain low for hours, and each
-sweep would find all rows that were written in the meantime. Each sync therefore also lists the ids
-above xmin that its snapshot may not see. It reads the list before the snapshot, from the state of
-each transaction, because the snapshot's own list omits subtransactions.
+sweep would find all rows that were written in the meantime. Each sync therefore also lists the
+transaction ids above xmin that its snapshot may not see. It compiles the list before the snapshot,
+from the state of each transaction, because the snapshot's own list omits subtransactions.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _OTHER_CLOCK = dt.timedelta(hours=1)
 _ANY_ZONE = dt.timedelta(hours=14)
 
 UNKNOWN_START = "1970-01-02 00:00:00"
-"""The assumed start of prepared transactions, which the server does not show."""
+"""The assumed start of prepared transactions. The server does not show their real start."""
 
 XMIN = "xmin"
 """The system column with the id of the transaction that wrote a row. No user column has its name.
@@ -124,8 +124,8 @@ class TransactionMark:
 
         The bound has a margin, because times may be rounded and clocks may be corrected: a minute,
         or an hour after a failover to a server with another clock. For wall-clock times, the margin
-        includes the maximum offset of a time zone. It costs little, because only recently written
-        rows below the window are read.
+        includes the maximum offset of a time zone. The margin costs little, because only recently
+        written rows below the window are read.
         """
         if not type_.is_time or self.since is None or self.is_clock_behind(now):
             return None
@@ -140,8 +140,8 @@ class TransactionMark:
 
         The xmin of a row has 32 bits and wraps around. A comparison with only the lower end of the
         range would be wrong for rows that were written up to 2^32 transactions ago, so both ends
-        are compared. All rows match if the range may have wrapped or if this is another database.
-        Parallel workers can evaluate all forms of the condition.
+        are compared. All rows match if the range may have wrapped around or if `now` is from
+        another database. Parallel workers can evaluate all forms of the condition.
         """
         is_same = self.compare_database(now) is DatabaseContinuity.SAME
         if not is_same or now.xmax - self.xmin >= _WRAP:
@@ -206,7 +206,7 @@ class DatabaseContinuity(enum.Enum):
 
 @dataclass(frozen=True)
 class ServerActivity:
-    """A database's open transactions, which are read before a snapshot.
+    """A database's open transactions, as read before a snapshot is created.
 
     Attributes:
         blind: the reason why `since` is unknown, for messages; empty if it is known.
@@ -300,7 +300,7 @@ _TRUE = ("t", "true")
 
 
 def read_transaction_mark(connection: Connection, seen: ServerActivity) -> TransactionMark:
-    """Reads the transaction state of a connection's snapshot. `seen` must be read before it.
+    """Reads the transaction state of a connection's snapshot, which must be newer than `seen`.
 
     Raises:
         ConnectionRefusedByServer: if the server rejects the query, which ends the transaction and
@@ -389,7 +389,7 @@ def wait_for_flush(
     seconds: float,
     connect: Callable[[], AbstractContextManager[Connection]],
 ) -> bool:
-    """Waits until a crash of the server cannot undo the transactions that a snapshot saw.
+    """Waits until a crash of the server can no longer undo the transactions that a snapshot saw.
 
     If commits are asynchronous, a crash can undo transactions whose rows were already visible. The
     server then reuses their ids, and the next sync would miss the rows of transactions that receive
@@ -432,8 +432,8 @@ def wait_for_flush(
 def _read_system(connection: Connection) -> str:
     """Returns the identity and timeline of the cluster; an empty string if they are hidden.
 
-    On a primary, the timeline is taken from the name of the current log file, because the last
-    checkpoint has the old timeline for some minutes after a failover.
+    On a primary, the timeline is taken from the name of the current log file, because the server's
+    last checkpoint still shows the old timeline for some minutes after a failover.
     """
     try:
         [(identity,)] = connection.rows(

@@ -62,7 +62,7 @@ def open_exported_snapshot(
     """Locks the tables and exports a snapshot. Releases both at the end of the block.
 
     Raises:
-        DatabaseError: if the server is another product with PostgreSQL's protocol that cannot
+        DatabaseError: if the server is another product that uses PostgreSQL's protocol and cannot
             export snapshots.
     """
     with database.connect() as holder:
@@ -181,7 +181,7 @@ def _try_locks(
 
 
 def _try_lock(connection: Connection, *relations: str) -> ConnectionRefusedByServer | None:
-    """Locks either all relations, in one round trip, or none. Returns the error."""
+    """Locks either all relations, in one round trip, or none. Returns the error, if any."""
     if not relations:
         return None
     try:

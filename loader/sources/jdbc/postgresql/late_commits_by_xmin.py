@@ -211,8 +211,8 @@ class PostgresLateCommits:
 
         This time was read before the snapshot, so the snapshot contains all earlier commits. The
         raw table contains their rows if this sync reads all rows or swept the table, or if no
-        transaction wrote after the last sweep. Otherwise, rows may be missing, and the result is
-        None. It is also None for a backfill, which reads only a range.
+        transaction has written to the database since the last sweep. Otherwise, rows may be
+        missing, and the result is None. It is also None for a backfill, which reads only a range.
         """
         now = self.transactions
         since = parse_known_start(now.since) if now is not None else None
@@ -373,7 +373,7 @@ class PostgresLateCommits:
         return f"{condition} and {column} >= {self.snapshot.dialect.literal(bottom)}"
 
     def _sweep(self, connection: Connection, table: SourceTable, window: Window) -> Sweep:
-        """Counts rows below the window that the last sweep could not see, if a sweep is due."""
+        """If a sweep is due, counts the rows below the window that the last sweep could not see."""
         before, now = self._read_comparable_mark(table, window), self.transactions
         identity = self.identities[table.ref.name]
         assert window.cursor is not None
@@ -448,7 +448,8 @@ class PostgresLateCommits:
     def _has_exclusions(self, table: SourceTable) -> bool:
         """Returns whether a row becomes a tombstone when it stops matching the table's filter.
 
-        If only the spec declares the key, it does not, because another row with the key may match.
+        If only the spec declares the key, the row does not, because another row with the same key
+        may match.
         """
         is_declared = self.snapshot.source.read_options(table.ref).primary_key is None
         return is_declared and bool(table.ref.native.where and table.primary_key)
