@@ -55,8 +55,8 @@ class Backfill:
         """Backfills a locked table. Returns a ledger row with the totals of all chunks.
 
         Raises:
-            TableError: if the table has no cursor or was never synced, or if the range does not fit
-                the cursor's type.
+            TableError: if the table has no cursor or was never synced, or if the range or the chunk
+                size is not valid for the cursor's type.
         """
         chunks: list[tuple[Cursor, Cursor]] = []
         count = 0
@@ -187,7 +187,7 @@ def _plan_chunk(
             where=f"table {plan.name}, --from",
             remedy="Run `loader run` without --from first: it reads all rows again",
         )
-    # Chunks end at whole microseconds. If the source's times are more precise, it must return all
+    # Chunks end at whole microseconds. If the source stores more precise times, it must return all
     # rows within the last microsecond.
     window = Window(
         plan.cursor,
@@ -213,7 +213,7 @@ _UNITS: dict[CursorType, Any] = {
     CursorType.TIMESTAMP: dt.timedelta(microseconds=1),
     CursorType.TIMESTAMPTZ: dt.timedelta(microseconds=1),
 }
-"""The smallest step of each type. In other types, a chunk starts at the end of the previous one."""
+"""The smallest step of each type. In other types, a chunk starts where the previous one ends."""
 
 
 def _parse_chunk_size(text: str, type_: CursorType, where: str) -> Any:

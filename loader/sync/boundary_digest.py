@@ -8,8 +8,8 @@ compute digests. If the next sync computes the same digest, it reads no rows.
 A batch of a backfill or of `reconcile --repair` invalidates the digest, because the batch may have
 appended newer versions of these rows.
 
-The window may also contain rows above the stored cursor. If the file statistics of the raw table
-show that it has no such rows, they are all new, and are appended without a comparison.
+The window may also contain rows above the stored cursor. If the raw table's file statistics show
+no cursor above the stored one, all these rows must be new, and are appended without a comparison.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def is_unchanged(
     if bounds.deletions:
         return False
     if plan.mode == FULL_REFRESH or prior.starts_over:
-        return False  # every full read is appended in a new generation
+        return False  # every full read is appended as a new generation
     if stored.get("batch") != prior.state.batch or stored.get("rows") != bounds.rows:
         return False
     digest = snapshot.digest(plan.table, window, bounds.rows)
@@ -74,9 +74,9 @@ def find_append_only_window(
     Returns None if the rows must be compared with the raw table.
 
     A row whose cursor is above every cursor in the raw table is the newest version of its key.
-    Checking the stored cursor is not enough, because the raw table may contain higher cursors:
-    users can lower the stored cursor, and it stays below the cursors of rows that are dated in the
-    future.
+    Comparing it with the stored cursor is not enough, because the raw table may contain higher
+    cursors: users can lower the stored cursor, and it stays below the cursors of rows that are
+    dated in the future.
     """
     last_cursor = prior.state.cursor
     if plan.mode == FULL_REFRESH or prior.starts_over or plan.keeps_redeliveries:

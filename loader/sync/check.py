@@ -40,7 +40,7 @@ from loader.sync.table_selection import describe_tables
 _MANY_ROWS = 1000
 """If more rows than this share the highest cursor, a note warns that every sync rereads them."""
 _MANY_CUT = 0.1
-"""A note warns if at least this share of the times is truncated, for example to whole hours."""
+"""A note warns if at least this fraction of the times is truncated, for example to whole hours."""
 
 
 def check_spec(
@@ -80,7 +80,7 @@ def check_spec(
 def check_tables(
     pipeline: Pipeline, part: PlannedSource
 ) -> Iterator[tuple[TablePlan, list[str]] | LoaderError]:
-    """Yields each table that can be synced, with notes for the user, or the table's error.
+    """Yields each table with notes for the user, or an error if the table cannot be synced.
 
     Writes nothing.
     """
@@ -126,7 +126,7 @@ def check_tables(
 def _check_executors(
     pipeline: Pipeline, part: PlannedSource, snapshot: Snapshot
 ) -> Iterator[LoaderError]:
-    """Yields an error if an executor cannot read the source, such as if it lacks a JDBC driver."""
+    """Yields an error if an executor cannot read the source, for example without a JDBC driver."""
     plan = part.plans[0]
     try:
         with step(f"{plan.name}: reading a row in an executor"):
@@ -234,7 +234,7 @@ def describe_rows(plan: TablePlan, snapshot: Snapshot) -> list[str]:
 
 
 def describe_unmoved_cursor(plan: TablePlan, lake: Lake) -> list[str]:
-    """Returns a note about updates in the raw table that did not change the cursor."""
+    """Returns a note if the raw table shows that rows were updated without changing the cursor."""
     cursor = plan.cursor
     if cursor is None or not plan.key or not lake.exists(plan.lake_table):
         return []
@@ -255,7 +255,7 @@ def describe_unmoved_cursor(plan: TablePlan, lake: Lake) -> list[str]:
 def describe_options(plan: TablePlan, snapshot: Snapshot) -> list[str]:
     """Returns notes about source options that have no effect or that cause late rows to be missed.
 
-    A row is late if it is committed after a sync read higher cursors.
+    A row is late if it is committed after a sync has already read rows with higher cursors.
     """
     if plan.cursor is None or plan.mode != INCREMENTAL:
         return []
@@ -283,7 +283,7 @@ def describe_late_rows(plan: TablePlan, snapshot: Snapshot, lake: Lake) -> list[
 
 
 def _describe_seen(plan: TablePlan, lake: Lake) -> str:
-    """Describes how late the rows of the raw table arrived, and how many have truncated times."""
+    """Describes how late rows in the raw table arrived, and how many have truncated times."""
     cursor = plan.cursor
     if cursor is None or not lake.exists(plan.lake_table) or not lake.exists(LEDGER):
         return ""
@@ -305,8 +305,8 @@ def _describe_seen(plan: TablePlan, lake: Lake) -> str:
     time = f.col(quote_name(cursor.name)).cast("timestamp").alias("time")
     rows = raw.select(BATCH, time)
     if plan.key and {*plan.key} <= {*raw.columns}:
-        # A repair may append a new version of a row whose cursor has not changed. Such a row was
-        # not late, so only the first batch with each combination of key and cursor counts.
+        # A repair may append a new version of a row without a new cursor. This does not make the
+        # row late, so only the first batch with each combination of key and cursor counts.
         keys = [f.col(quote_name(n)).alias(f"_cq_key_{i}") for i, n in enumerate(plan.key)]
         rows = raw.groupBy(*keys, time).agg(f.min(BATCH).alias(BATCH))
     rows = rows.where("time is not null").join(syncs, BATCH, "left")
@@ -339,8 +339,8 @@ def discover_tables(
 
     Returns:
         The tables, each with the name of its source and its cursor candidates; the errors; and the
-        denials. A denial is an error that lists the tables and views of a source that the account
-        may not read.
+        denials. There is at most one denial per source: an error that lists the tables and views
+        that the source's account may not read.
     """
     tables_found: list[tuple[str, SourceTable, list[str]]] = []
     errors: list[LoaderError] = []

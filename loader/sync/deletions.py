@@ -1,8 +1,9 @@
-"""Converts deletions that a source reports to tombstones in the raw table.
+"""Turns the deletions that a source reports into tombstones in the raw table.
 
 If a batch deletes a key but also contains a row with this key, no tombstone is appended. The row
 itself is appended only if it has changed. If the table has a cursor, the tombstones and the rows of
-deleted keys are in a new generation. This makes them newer than versions with higher cursors.
+deleted keys go into a new generation, which makes them newer than all versions in the raw table,
+even those with higher cursors.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def find_deleted(
 
 
 def list_live_keys(plan: TablePlan, raw: DataFrame) -> DataFrame | None:
-    """Returns the keys that a complete read of the source contains unless they were deleted.
+    """Returns the keys that a complete read of the source would return if none had been deleted.
 
     These are the keys whose newest version in the raw table is not a tombstone and is not excluded
     by `initial_cursor` or `null_cursor`. Rows without a key (:func:`lacks_key`) are ignored.
@@ -80,9 +81,9 @@ def list_live_keys(plan: TablePlan, raw: DataFrame) -> DataFrame | None:
 
 
 def lacks_key(plan: TablePlan, names: Sequence[str]) -> Column:
-    """Returns a condition for rows of the raw table that have no key.
+    """Returns a condition that selects the rows of the raw table that have no key.
 
-    Such rows were loaded before the key was changed. A key column that the source does not declare
+    These rows were loaded before the key was changed. A key column that the source does not declare
     as part of its primary key may be null, as long as another key column is not.
 
     Args:
@@ -96,7 +97,7 @@ def lacks_key(plan: TablePlan, names: Sequence[str]) -> Column:
 
 
 def correct_deleted(flagged: DataFrame, deleted: DataFrame, plan: TablePlan) -> DataFrame:
-    """Flags the batch's rows of deleted keys as new versions that override the raw table.
+    """Flags the batch's rows with deleted keys as new versions that override the raw table.
 
     If a row is the only row with its key in the batch, and equals the newest version in the raw
     table, the deletion has no effect. The row is then flagged as redelivered instead.

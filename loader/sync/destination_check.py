@@ -21,7 +21,7 @@ from loader.spark.named_steps import step
 from loader.sync.pipeline import Pipeline
 
 DEADLINE = 60.0
-"""The timeout of a check in seconds. Without a timeout, Spark waits for executors forever."""
+"""The timeout for a check, in seconds. Without it, Spark would wait for executors forever."""
 
 _EXECUTORS_FACTOR = 3
 """Extends the timeout if executors are running, because their first tasks may be slow."""
@@ -45,9 +45,9 @@ def check_destinations(pipeline: Pipeline) -> Iterator[LoaderError]:
 
 
 def check_destination(lake: Lake, name: str, deadline: float = DEADLINE) -> None:
-    """Creates a table, lets an executor write a row, reads it in this process, and drops the table.
+    """Creates a table, has an executor write a row, reads the row here, and drops the table.
 
-    Raises a TableError if the lake is not writable, or on a timeout.
+    Raises a TableError if the lake is not writable, or if the check times out.
     """
     where = f"destination {name}, schema {lake.schema}"
     probe = _Probe(lake.for_thread())
@@ -60,7 +60,7 @@ def check_destination(lake: Lake, name: str, deadline: float = DEADLINE) -> None
     if thread.is_alive():
         what, remedy = probe.explain_timeout(deadline)
         lake.spark.sparkContext.cancelJobGroup(probe.group)
-        thread.join(_CLEANUP_SECONDS)  # it drops the table
+        thread.join(_CLEANUP_SECONDS)  # meanwhile, the thread drops the table
         raise TableError(what, where=where, remedy=remedy)
     if isinstance(probe.error, LoaderError):
         raise TableError(probe.error.what, where=where, remedy=probe.error.remedy)
@@ -112,7 +112,7 @@ class _Probe:
         self._lake.spark.range(1).toDF("n").writeTo(self._lake.name(table)).append()
 
     def _read(self, table: str) -> None:
-        """Reads the row in this process, which needs no executor."""
+        """Reads the row in this process, without an executor."""
         try:
             rows = self._lake.records(table).select(["n"], {}, {})
         except Exception as error:

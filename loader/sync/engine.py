@@ -25,7 +25,7 @@ PlanBatch = Callable[[SyncContext, PriorState], PlannedBatch]
 
 
 def sync_table(sync: SyncContext, plan_batch: PlanBatch = plan_window) -> SyncRecord:
-    """Appends the rows that changed since the stored cursor, stores the new cursor, and unlocks.
+    """Appends the rows that have changed, stores the new cursor, and unlocks the table.
 
     Returns the ledger row, or the sum of the ledger rows if the sync had several batches.
 

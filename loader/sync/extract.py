@@ -54,7 +54,7 @@ from loader.sync.sync_context import SyncContext
 from loader.sync.table_plan import FULL_REFRESH, INCREMENTAL, TablePlan
 
 _FEW_ROWS = 5_000
-"""Up to this number of rows, Spark's optimizations take more time than they save."""
+"""Up to this number of rows, Spark's optimizations cost more time than they save."""
 
 _MANY_ROWS = 300_000
 """If the raw table has more rows, compiling Spark's generated code pays off."""
@@ -74,7 +74,7 @@ class Batch:
     """The rows to append and the metadata of their commit.
 
     Attributes:
-        rows: the rows with the source's columns and the ``_cq_`` columns; None if there are none.
+        rows: the rows with the source's and the ``_cq_`` columns; None if there are no rows.
         drift: the schema changes that the batch makes in the raw table.
         record: the ledger row.
         state: the state to store if the rows are published.
@@ -82,7 +82,7 @@ class Batch:
         expected_rows: the number of rows that the source counted, if exactly this number must be
             read; else None.
         counted_rows: the number of rows that the source counted, if the rows have not been read
-            yet; else None. If the source changes in between, fewer rows may be read.
+            yet; else None. If the source changes before they are read, fewer rows may be read.
         find_cursor: returns the cursor to store if fewer rows were read than counted; see
             :func:`find_reached_cursor`.
         rows_read: all cached rows that the source returned; None if `rows` contains all of them.
@@ -105,7 +105,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class _Extracted:
-    """The rows of a batch and their counts, which are None if unknown.
+    """The rows of a batch and their counts. A count is None if it is unknown.
 
     Attributes:
         rows: the rows to append; None if there are none.
@@ -113,7 +113,7 @@ class _Extracted:
         read: the number of rows that were read.
         redelivered: the number of redelivered rows, which are dropped.
         nulls: the number of rows whose cursor is null.
-        lost_rows: the numbers of rows that a plain cursor query would have missed.
+        lost_rows: how many rows a plain cursor query would have missed.
         expected_rows, rows_read: see :class:`Batch`.
     """
 
@@ -268,7 +268,7 @@ def _read_rows(sync: SyncContext, planned: PlannedBatch, stamp: Stamp) -> Iterat
 
 
 def prepare_rows(plan: TablePlan, rows: DataFrame, stamp: Stamp) -> DataFrame:
-    """Returns a source's rows as they are appended, for both syncs and `loader preview`."""
+    """Returns a source's rows in the form in which a sync appends them."""
     return stamp_rows(rows, stamp)
 
 
@@ -325,7 +325,7 @@ def _compare_with_raw(
     expected_rows: int | None,
     has_few_rows: bool,
 ) -> Iterator[_Extracted]:
-    """Yields the new rows and tombstones of a batch, by comparing it with the raw table."""
+    """Compares a batch with the raw table, and yields its new rows and tombstones."""
     plan, state, keeps_redeliveries = sync.plan, planned.state, sync.plan.keeps_redeliveries
     window, bounds = planned.window, planned.bounds
     raw = select_own_rows(plan, sync.lake.frame(plan.lake_table))
@@ -344,7 +344,7 @@ def _compare_with_raw(
     with ExitStack() as scan:
         if is_late:
             # A late row may have an old cursor, so most rows of the raw table may be in the window.
-            # Only the rows with the batch's keys are compared.
+            # So only the rows with the batch's keys are compared.
             rows = hold_rows(rows)
             raw = select_keys(raw, rows, plan.key)
             if sync.lake.records(plan.lake_table).rows() > _MANY_ROWS:
@@ -382,8 +382,8 @@ def _compare_with_raw(
                 is_empty, overrules = False, True
             overrules, condition = overrules and plan.cursor is not None, f.col(OVERRULES)
         elif plan.is_authoritative and not overrules:
-            # An ALTER changes rows but not their cursors. In a new generation, such rows pass dbt's
-            # `no_cursor_ties` test.
+            # An ALTER changes rows but not their cursors. Only in a new generation do these rows
+            # pass dbt's `no_cursor_ties` test.
             overrules = bool(planned.drift.notes)
             if not overrules and counts["new_nulls"] and plan.cursor:
                 new_versions = flagged.where(~f.col(REDELIVERED))
@@ -425,7 +425,7 @@ def _no_lost_rows(sync: SyncContext, planned: PlannedBatch) -> LostRows:
 def _select_lost_rows(
     sync: SyncContext, planned: PlannedBatch, rows: DataFrame
 ) -> dict[str, Column]:
-    """Returns the conditions of the rows that :class:`LostRows` counts, if any."""
+    """Returns a condition for each count in :class:`LostRows`; empty if nothing is counted."""
     cursor, stored_cursor = planned.window.cursor, planned.window.stored_cursor
     if not _starts_at_cursor(sync, planned) or cursor is None or stored_cursor is None:
         return {}
@@ -460,10 +460,10 @@ def _may_reach_base(
 def check_row_count(plan: TablePlan, expected_rows: int | None, read: int) -> None:
     """Raises a TableError if the number of rows read differs from the source's count.
 
-    The reason is DDL that is not MVCC-safe.
+    If they differ, the table was changed by DDL that is not MVCC-safe.
 
     Args:
-        expected_rows: the number of rows that the source counted; None if the numbers may differ.
+        expected_rows: the number of rows that the source counted; None if it need not be exact.
     """
     if expected_rows is None or read == expected_rows:
         return
@@ -477,7 +477,7 @@ def check_row_count(plan: TablePlan, expected_rows: int | None, read: int) -> No
 
 @contextmanager
 def _cache_rows(rows: DataFrame, fits_driver: bool) -> Iterator[DataFrame]:
-    """Caches rows, so that the rows that are counted are also the rows that are written."""
+    """Caches rows, so that exactly the rows that are counted are written."""
     if fits_driver:
         yield hold_rows(rows)
         return
@@ -489,7 +489,7 @@ def _cache_rows(rows: DataFrame, fits_driver: bool) -> Iterator[DataFrame]:
 
 
 def _count_rows(rows: DataFrame, fits_driver: bool, **conditions: Column) -> dict[str, int]:
-    """Counts the rows that meet each condition. Needs no Spark job if the driver has the rows."""
+    """Counts the rows that meet each condition. Needs no Spark job if the driver holds the rows."""
     if fits_driver:
         results = rows.select(
             *(column.alias(name) for name, column in conditions.items())

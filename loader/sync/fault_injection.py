@@ -3,7 +3,7 @@
 ``LOADER_CRASH_AT=published loader run`` kills the loader as soon as the first batch is published,
 before its state is written. ``LOADER_CRASH_AT=published:shop.orders`` waits for a batch of this
 table, and ``ledger-recorded:shop.orders#5`` waits until this table reaches the step for the fifth
-time, such as in the fifth chunk of a backfill. Several crash points are separated by commas. Each
+time, such as in the fifth chunk of a backfill. Separate several crash points with commas. Each
 table then waits at its crash point until all tables have reached theirs. The next run must recover
 from any such crash.
 """
@@ -59,7 +59,7 @@ class CrashPoint:
 
 
 class FaultInjection:
-    """Kills this process and its JVM when tables have reached all crash points.
+    """Kills this process and its JVM once tables have reached all crash points.
 
     Args:
         points: the crash points. If there are several, each table waits at its crash point.
@@ -77,9 +77,10 @@ class FaultInjection:
         return len(self.points) > 1
 
     def report_step(self, step: str, table: str) -> None:
-        """Records that a table has reached a step. Kills the loader if no crash point is left.
+        """Records that a table has reached a step.
 
-        Raises a TableError if the other tables do not reach their crash points in time.
+        Kills the loader once every crash point has been reached. Raises a TableError if the other
+        tables do not reach their crash points in time.
         """
         for point in self.points:
             if point.step == step and point.table in (None, table):

@@ -1,9 +1,9 @@
 """Appends batches that another program pushes.
 
 A batch is synced like any source: a connector reads the received rows, and the sync protocol
-appends them. Such a source is not in the spec, so each raw table records that its rows are pushed
-(:mod:`loader.sync.pushed_tables`). After a batch is appended, :meth:`Ingest.store_states` can store
-the state of the other program::
+appends them. This source is not in the spec, so each raw table records that its rows are pushed
+(:mod:`loader.sync.pushed_tables`). After a batch has been appended, :meth:`Ingest.store_states` can
+store the other program's state::
 
     ingest = Ingest(spec, spark, "lake", Watch(), report)
     ingest.prepare()
@@ -48,7 +48,7 @@ PATIENCE = 300.0
 """The maximum time in seconds to wait for tables that another command has locked."""
 
 PAUSE = (1.0, 30.0)
-"""The first and the longest pause between attempts, in seconds. Each pause doubles the previous."""
+"""The first and the longest pause between attempts, in seconds. The pause doubles each time."""
 
 _SCHEMA = "table_name string, key string, value string, version bigint, updated_at timestamp"
 _WAITS = f"the sync waits for up to {PATIENCE / 60:.0f} minutes"
@@ -119,8 +119,8 @@ class Ingest:
             source: the source that owns the tables and their cursors.
             path: the connector that reads the received rows.
             tables: all tables that the batch may contain.
-            is_waiting: returns whether the sender is still waiting. It is called while another run
-                has locked a table.
+            is_waiting: returns whether the sender is still waiting. It is called repeatedly while
+                another run has locked a table.
             expected: warnings that contain this string are suppressed.
 
         Raises:
@@ -163,7 +163,7 @@ class Ingest:
         return redact_foreign(f"{type(error).__name__}: {error}")
 
     def find_owner(self, tables: Iterable[str]) -> str | None:
-        """Returns the source of the first of these raw tables that has a batch, or None."""
+        """Returns the source that loaded the first of these tables that has a batch, or None."""
         for table in map(in_the_lake, tables):
             source = newest_commit(self._lake, table).source if self._lake.exists(table) else None
             if source is not None:
@@ -229,7 +229,7 @@ class Ingest:
         yield from locked
 
     def _record_pushed(self, pipeline: Pipeline, source: str, table: PushedTable) -> None:
-        """Records that a table is pushed. Only warns on errors, because the rows are published."""
+        """Records that a table is pushed. If this fails, only warns: the rows are published."""
         name = f"{source}.{in_the_lake(table.name)}"
         try:
             record_pushed(self._lake, table)

@@ -103,7 +103,7 @@ def check_masks(
 
 
 def _find_changes(plan: TablePlan, lake: Lake, stored: Mapping[str, Any] | None) -> list[str]:
-    """Returns the columns, in lower case, that were loaded with another mask or mask key."""
+    """Returns the columns, in lower case, that were loaded with a different mask or mask key."""
     # The columns of the raw table are not used, because an interrupted run may have added a column
     # without loading it.
     properties = lake.properties(plan.lake_table)
@@ -141,8 +141,8 @@ def _has_rest(plan: TablePlan, lake: Lake) -> bool:
 def _list_wildcards(plan: TablePlan) -> list[str]:
     """Returns the sorted wildcards of the `mask` option if the table has a :data:`REST_COLUMN`.
 
-    Wildcards also mask fields within this column. The masks of such fields are not stored, so the
-    wildcards are stored instead.
+    Wildcards also mask fields within this column. The masks of these fields are not stored, so
+    the wildcards are stored instead.
     """
     if not isinstance(plan.table, MaskedTable) or not _has(plan, REST_COLUMN):
         return []

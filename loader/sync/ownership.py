@@ -3,8 +3,8 @@
 By default, one source owns a raw table. A second source is rejected before any row is read, unless
 both sources declare ``shared: true`` for the table, for example because they are shards or regions.
 In a shared table, the source and the key together identify a row. Each source has its own state,
-and its rows are compared only with its own earlier rows. The batch numbers are common to all
-sources.
+and its rows are compared only with its own earlier rows. All sources of a table share its batch
+numbers.
 
 The sources of a spec are compared with each other. Sources of other specs are detected in the raw
 table: its newest commit contains the name of a source, and a table property
@@ -12,9 +12,9 @@ table: its newest commit contains the name of a source, and a table property
 cursors.
 
 Several tables of a source can have the same name in the lake, such as `a.b_c` and `a_b.c`, or
-`"Orders"` and `orders`. After a change of the search path, a name can also refer to a table in
-another schema. Therefore each raw table records its origin, which is the source table that it is
-loaded from (:data:`loader.lake.commits.ORIGINS`). Other tables with the same name in the lake are
+`"Orders"` and `orders`. If the search path changes, a name may also come to mean a table in another
+schema. Therefore each raw table records its origin, which is the source table that it is
+loaded from (:data:`loader.lake.commits.ORIGINS`). Any other table with the same name in the lake is
 rejected.
 """
 
@@ -113,7 +113,8 @@ def check_ownership(plan: TablePlan, lake: Lake, newest: Commit) -> None:
     raw = f"{lake.schema}.{plan.lake_table}"
     if not plan.is_shared:
         others = [name for name in sources if name not in plan.names]
-        # A source that shares the table but has no rows in it does not exclude this source.
+        # A source that shares the table but has no rows in it does not prevent this source from
+        # owning the table.
         others = [name for name in others if _has_rows(lake, plan, name)]
         if others:
             raise TableError(
@@ -159,7 +160,7 @@ def is_loaded_by(lake: Lake, table: str, names: Sequence[str]) -> bool:
     """
     loaded_by = list(sharers(lake.handle(table)))
     if not loaded_by:
-        # The newest commit usually contains the source, which avoids reading a row.
+        # The newest commit usually names the source, so that no row need be read.
         source = newest_commit(lake, table).source
         rows = [] if source else lake.frame(table).select(SOURCE_NAME).take(1)
         loaded_by = [source] if source else [str(row[0]) for row in rows]

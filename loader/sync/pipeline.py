@@ -67,7 +67,7 @@ class Pipeline:
         unreadable: the errors of unreadable tables that may have been pushed by another program.
         planned_names: the names of the selected tables, as `source.table`.
         tables_in_progress: the tables whose work has not finished. If the JVM has exited, one of
-            these tables may be the cause.
+            these tables may have caused it.
         fatal_source: the source whose tables were being listed when the JVM exited; empty if none.
 
     Raises:
@@ -246,7 +246,7 @@ class Pipeline:
     def _group_claims(
         self, listings: Sequence[list[TableRef] | LoaderError]
     ) -> dict[str, list[tuple[Claim, Source, TableRef]]]:
-        """Groups the spec's tables by raw table, in lower case.
+        """Groups the spec's tables by the lower-case name of their raw table.
 
         For an unreachable source, only tables that the spec lists by name are included.
         """
@@ -400,7 +400,7 @@ class Pipeline:
         return redact_error(self.spec, error, where)
 
     def name_raw_table(self, source: SourceSpec, planned: TablePlan) -> str:
-        """Returns the raw table of a plan as ``schema.table`` in lower case."""
+        """Returns the name of a plan's raw table as ``schema.table``, in lower case."""
         return f"{self.spec.schema_of(source)}.{planned.lake_table}".lower()
 
 

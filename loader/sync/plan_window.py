@@ -37,9 +37,9 @@ from loader.sync.table_plan import FULL_REFRESH, TablePlan
 
 @dataclass(frozen=True)
 class LostRows:
-    """The numbers of new rows that a plain query for rows above the stored cursor would miss.
+    """How many new rows a plain query for rows above the stored cursor would miss.
 
-    A number is None if it is unknown or has no meaning. The attributes are described in
+    A count is None if it is unknown or does not apply. The attributes are described in
     :class:`~loader.lake.ledger.SyncRecord`.
     """
 
@@ -58,21 +58,21 @@ class PlannedBatch:
         state: the state to store in the batch's commit. If rows override the raw table,
             :mod:`loader.sync.extract` increases its generation.
         idle_state: the state to store if no row is appended.
-        is_unchanged: whether the raw table already has all rows of the window, so that none is
+        is_unchanged: whether the raw table already has all rows of the window, so that no row is
             read.
         append_only: the part of the window that has only new rows. None if the rows must be
             compared with the raw table.
         correction: in a repair, returns the rows to append; else None.
-        corrected: the numbers of rows that a repair appends.
+        corrected: how many of the rows that a repair appends a plain query would have missed.
         check_staged: called after the rows are staged. Raises an error if they must not be
             published.
         is_followed: returns whether another batch follows.
         deletes_missing: whether a tombstone is appended for each key of the raw table that is
-            missing from the batch. True if the spec now selects other rows, or if a filtered table
-            is refreshed.
+            missing from the batch. True if the spec now selects different rows, or if a filtered
+            table is refreshed.
         allows_mass_deletes: whether tombstones may be appended for more than a tenth of the keys.
-            True if the spec now selects other rows, or if the source cannot change while it is
-            read.
+            True if the spec now selects different rows, or if the source cannot change while it
+            is read.
     """
 
     window: Window
@@ -173,8 +173,8 @@ def _describe_new_selection(plan: TablePlan) -> str:
 def _cannot_compare(plan: TablePlan, prior: PriorState, drift: Drift) -> bool:
     """Returns whether rows cannot be compared with the raw table, which would then get duplicates.
 
-    In a table without a key, whole rows are compared. After a change of the `columns` option, this
-    is impossible, because the new rows have other columns.
+    If a table has no key, whole rows are compared. Once the `columns` option has changed, this is
+    impossible, because the new rows have different columns.
     """
     return (
         bool(drift.included or drift.excluded)
@@ -284,7 +284,7 @@ def choose_window(
     Args:
         added: columns that were added to the source since the last batch.
         included: the added columns that the spec excluded until now.
-        preview: whether the source can skip the preparations for reading rows.
+        preview: whether no rows will be read, so that the source need not prepare to read them.
 
     Raises:
         TableError: if rows have a null cursor and the spec forbids null cursors.
@@ -412,7 +412,7 @@ def _find_full_window(
     )
     if inside is None:
         return full_window
-    # The order matters: rows that are inserted between the two counts increase only the second.
+    # The order matters: rows that are inserted between the two counts increase only the second one.
     everywhere = snapshot.count_values(plan.table, added, full_window, None) or 0
     return full_window if everywhere > inside else None
 
@@ -441,7 +441,10 @@ def find_cursor_name(plan: TablePlan, prior: PriorState) -> str | None:
 def _open_raw_reader(
     plan: TablePlan, lake: Lake, prior: PriorState
 ) -> Callable[[Sequence[str]], DataFrame] | None:
-    """Returns a function that reads the rows loaded since the last full read, if any."""
+    """Returns a function that reads the rows loaded since the last full read.
+
+    Returns None if there is no raw table.
+    """
     if not lake.exists(plan.lake_table):
         return None
     base = prior.state.base or prior.state.generation

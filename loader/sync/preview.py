@@ -33,7 +33,7 @@ def read_first_rows(
 ) -> Iterator[FirstRows | LoaderError]:
     """Yields the first rows, or the error, of each table that a name or pattern selects.
 
-    A table's rows must be read before the next table is requested, which may close the source.
+    Read a table's rows before you request the next table: the request may close the source.
     Raises a SpecError if no table has this name.
     """
     try:

@@ -35,7 +35,7 @@ _MAX_FAILURES = 3
 
 @dataclass
 class Entry:
-    """The unwritten progress of one table's sync.
+    """The progress of one table's sync that has not yet been written.
 
     Attributes:
         state: the new state; None if it has not changed.
@@ -189,10 +189,10 @@ class ProgressWriter:
 
 
 def _can_write_in_parallel(entries: Sequence[Entry]) -> bool:
-    """Returns whether states and ledger rows can be written in parallel, into tables of a lake.
+    """Returns whether states and ledger rows can be written in parallel.
 
-    If a crash prevents one of the writes, the next run recovers it. Fault injection requires a
-    fixed order.
+    They can if the states are stored in a lake, too. If a crash prevents one of the two writes, the
+    next run recovers it. Fault injection requires a fixed order.
     """
     return any(entry.state is not None for entry in entries) and all(
         isinstance(entry.sync.stores.state, LakeState) and entry.sync.watch.steps is None
@@ -201,7 +201,7 @@ def _can_write_in_parallel(entries: Sequence[Entry]) -> bool:
 
 
 def _keep_locked(entries: Iterable[Entry]) -> list[Entry]:
-    """Returns the entries whose tables this run still locks. Sets an error in all other entries."""
+    """Returns the entries whose locks this run still holds. Sets an error in all other entries."""
     waiting = [entry for entry in entries if entry.error is None]
     for entry, error in zip(waiting, confirm_all([e.sync.lease for e in waiting]), strict=True):
         entry.error = error

@@ -36,7 +36,7 @@ def publish(sync: SyncContext, batch: Batch) -> tuple[Batch, Commit | None]:
 
     Raises:
         TableError: if the raw table cannot represent the source's columns, if rows are missing, or
-            if the run was stopped. No reader sees the batch then.
+            if the run was stopped. In all these cases, no reader sees the batch.
     """
     plan, lake = sync.plan, sync.lake
     if batch.rows is None:
@@ -80,7 +80,7 @@ def _stage(sync: SyncContext, batch: Batch, rows: DataFrame) -> int:
 
 
 def _add_receipt(sync: SyncContext, batch: Batch, staged: int) -> tuple[dict[str, str], Batch]:
-    """Returns the property with the receipt of a staged batch, and the batch with its receipt."""
+    """Returns the property that stores a staged batch's receipt, and the batch with the receipt."""
     key = sync.stores.signing_key
     if key is None:
         return {}, batch
@@ -124,8 +124,8 @@ def _finish_without_rows(sync: SyncContext, batch: Batch) -> None:
     plan, lake, drift = sync.plan, sync.lake, batch.drift
     ensure_raw_table(sync, batch.state.batch)
     if drift.raw is None or drift.idle.excluded == drift.before.excluded or not plan.key:
-        # Without a key, the next rows after a change of columns start a new generation. So the
-        # change must not be stored before these rows.
+        # If the table has no key, the next rows after a change of columns start a new generation.
+        # Until those rows are stored, the change must not be stored either.
         return
     sync.lease.confirm()
     lake.set_properties(plan.lake_table, {property_of(plan.policy.source): drift.idle.text})

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 REMEDY = describe_remedy("Pushes of other programs", STATES)
 PUSHED = "pushed tables"
-"""The location of pushed sources in messages, because the spec has no document for them."""
+"""The location that messages give for pushed sources, which have no document in the spec."""
 
 _PROPERTY = "strandline.served"
 """The table property that contains the key and says whether a batch contains all rows."""
@@ -88,7 +88,7 @@ def add_pushed_tables(pipeline: Pipeline, where: str, warn: Callable[[str, str],
     :attr:`loader.sync.pipeline.Pipeline.unreadable`.
 
     Args:
-        warn: called with the name of each skipped table or source and the reason.
+        warn: called with the location of each skipped table or source, and with the reason.
 
     Raises:
         LoaderError: if there is no source, or if a lake is unreadable and the spec has no source.

@@ -18,8 +18,8 @@ def find_reached_cursor(planned: PlannedBatch, rows: DataFrame) -> Cursor | None
 
     This is the planned cursor or the highest cursor that was read, whichever is lower. A source
     without snapshots may have been emptied, and may later get rows below the planned cursor, which
-    the next sync would miss. Only the source can order collated strings. For such a cursor, the
-    planned cursor is kept only if a row with this cursor was read.
+    the next sync would miss. Only the source can order collated strings. If the cursor is one, the
+    planned cursor is kept only if a row with exactly this cursor was read.
     """
     window, bounds, cursor = planned.window, planned.bounds, planned.state.cursor
     if window.cursor is None or window.high is not None or cursor is None:

@@ -14,8 +14,8 @@ def record(
 ) -> tuple[PriorState, SyncRecord | None]:
     """Writes the state and the ledger row of a batch.
 
-    Returns the prior state of the next batch. After the sync's last batch, also returns the sum of
-    its ledger rows.
+    Returns the prior state of the next batch. After the last batch, also returns the sum of the
+    sync's ledger rows.
 
     Args:
         commit: the batch's commit; None if nothing was appended.

@@ -32,8 +32,8 @@ class PriorState:
             contains it.
         total: the sum of this sync's batches so far; None before the first batch.
         has_new_selection: whether the table's filter or query has changed since the last sync.
-        has_new_columns: whether the raw table has other columns than the source's rows, and no key.
-            If so, rows cannot be compared with it.
+        has_new_columns: whether the table has no key, and the source's rows have different columns
+            from the raw table. If so, they cannot be compared with it.
     """
 
     state: TableState
@@ -132,9 +132,9 @@ def recover(sync: SyncContext) -> PriorState:
 
 
 def is_selection_new(plan: TablePlan, state: TableState) -> bool:
-    """Returns whether the spec selects other rows than at the last sync.
+    """Returns whether the spec selects different rows than at the last sync.
 
-    Also returns True after a reset of the state of a table with a key, because its raw table may
+    Also returns True if the state was reset and the table has a key, because the raw table may
     contain keys that are no longer selected.
     """
     if not plan.key and state.was_reset(plan.table.selection):
@@ -174,7 +174,7 @@ def reconcile_state(
 ) -> tuple[Commit, Commit, TableState | None]:
     """Returns the newest data commit, the newest commit of the plan's source, and the state.
 
-    The state is None if it belongs to the raw table of another lake.
+    The state is None if the stored state belongs to a raw table in another lake.
 
     Args:
         progress: the stored progress of the table; if None, it is read.

@@ -37,7 +37,7 @@ from loader.sync.table_plan import INCREMENTAL, TablePlan
 
 Work = Callable[[SyncContext], SyncRecord | None]
 ChooseWork = Callable[[SyncContext], Work | None]
-"""A function that returns the work for a table, or None for the run's usual work."""
+"""A function that returns the work for a table, or None to do the run's usual work."""
 
 RECORD_SECONDS = 60.0
 """The maximum time in seconds before the progress of finished tables is written."""
@@ -292,7 +292,7 @@ class _Run:
         waiting: ExitStack,
         pool: ThreadPoolExecutor,
     ) -> Iterator[Outcome]:
-        """Opens a source and submits its locked tables to threads. Yields only failures."""
+        """Opens a source, and starts syncing its locked tables in threads. Yields only failures."""
         stores = self.pipeline.open_stores(part.spec)
         unshared = [plan for plan, lease in locks if not isinstance(lease, LeaseTurn)]
         progress = None
@@ -328,7 +328,7 @@ class _Run:
             self.jobs.append(pool.submit(self._sync_table, sync))
 
     def _sync_table(self, sync: SyncContext) -> Outcome | None:
-        """Syncs one table. Returns None if the progress writer will yield the outcome."""
+        """Syncs one table. Returns None if the outcome depends on progress yet to be written."""
         started, plan, lease = now(), sync.plan, sync.lease
         source = self.pipeline.spec.source(plan.source)
         try:
@@ -376,7 +376,7 @@ class SharedLease:
         self._count_lock = threading.Lock()
 
     def end_use(self) -> None:
-        """Counts one use as ended, and releases the lease after the last use."""
+        """Records that one use has ended, and releases the lease after the last use."""
         with self._count_lock:
             self._left -= 1
             is_last = self._left == 0
@@ -444,9 +444,9 @@ def lock_all(
 
 
 def _use_stores(sync: SyncContext, stores: Stores) -> SyncContext:
-    """Returns a copy of a sync that uses the stores of its thread.
+    """Returns a copy of a sync that uses its thread's stores.
 
-    Deferred progress is written with the stores of the whole run, because another table may then be
+    Deferred progress is written with the whole run's stores, because by then another table may be
     staging rows in this thread's session.
     """
     defer_progress = sync.defer_progress

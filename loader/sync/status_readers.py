@@ -1,7 +1,8 @@
 """Reads state, ledger and comparisons for commands that start no run, without Spark if possible.
 
-`loader init` creates a lake in a local folder. In such a lake, pyiceberg reads these tables in less
-than a second. Other lakes need a Spark session. Both kinds of readers return the same rows.
+`loader init` creates a lake in a local folder. In a lake of this kind, pyiceberg reads these tables
+in less than a second. Reading other lakes takes a Spark session. Both kinds of readers return the
+same rows.
 """
 
 from __future__ import annotations
@@ -50,24 +51,24 @@ _LEDGER = {
 
 
 class StateReader(Protocol):
-    """Reads state rows. Each :class:`loader.state.StateBackend` is such a reader."""
+    """Reads state rows, as every :class:`loader.state.StateBackend` does."""
 
     def rows(self, key: str | None = None) -> list[StateRow]:
         """Returns all rows or the rows of a key, ordered by key and descending version."""
 
 
 class LedgerReader(Protocol):
-    """Reads the ledger. :class:`loader.lake.ledger.Ledger` is such a reader."""
+    """Reads the ledger, as :class:`loader.lake.ledger.Ledger` does."""
 
     def newest(self) -> list[dict[str, Any]]:
-        """Returns one row per table, with its last attempt and its last successful attempt."""
+        """Returns one row per table, about its last attempt and its last successful attempt."""
 
 
 class ComparisonReader(Protocol):
-    """Reads the comparisons by `loader reconcile` and by the `reconcile` option."""
+    """Reads the comparisons that `loader reconcile` and the `reconcile` option have made."""
 
     def by_table(self) -> dict[tuple[str, str], TableComparison]:
-        """Returns the comparisons of each table that was ever compared, by source and name."""
+        """Returns a summary for each table that was ever compared, keyed by source and table."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class StatusReaders:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The source's current and former names. The state may have a former name."""
+        """The source's current and former names. The state may be stored under a former name."""
         return self.source.name, *self.source.formerly
 
 
@@ -105,7 +106,7 @@ def list_readers_by_spark(pipeline: Pipeline) -> list[StatusReaders]:
 def list_readers_in_folder(spec: Spec, profile: Profile) -> list[StatusReaders]:
     """Returns readers that do not use Spark, for all sources of a spec.
 
-    The methods of the readers may also raise SparkNeededError.
+    The readers' methods may raise SparkNeededError, too.
 
     Raises:
         SparkNeededError: if other programs may have pushed tables, which only Spark can list.
@@ -120,7 +121,7 @@ def list_readers_in_folder(spec: Spec, profile: Profile) -> list[StatusReaders]:
 
 
 def list_state_readers(readers: Iterable[StatusReaders]) -> list[StateReader]:
-    """Returns a reader for each distinct state backend of the sources."""
+    """Returns one reader for each state backend that the sources use."""
     backends = {each.source.state_location: each.state for each in reversed([*readers])}
     return list(backends.values())[::-1]
 
@@ -225,7 +226,7 @@ class FolderLedger:
 def _select_last_rows(
     rows: pa.Table, columns: Sequence[str], totals: Sequence[tuple[str, str]] = ()
 ) -> dict[tuple[str | None, str | None], dict[str, Any]]:
-    """Returns the values in the last row of each table, with times in microseconds.
+    """Returns the values in each table's last ledger row, with times in microseconds.
 
     Args:
         rows: ledger rows in chronological order.

@@ -1,4 +1,4 @@
-"""The lake, state store and ledger of a sync. The table's lock is confirmed before each write."""
+"""The lake, state store and ledger that a sync uses. Each write first confirms the table's lock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MANY_TABLES = 8
 
 
 def _accept_lock() -> None:
-    """Does nothing. The value of `confirm` if the caller only reads or already holds the lock."""
+    """Does nothing. Used as `confirm` when the caller only reads or already holds the lock."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class StoredProgress:
         return None
 
     def find_last_batch(self, plan: TablePlan, ledger: Ledger, since: int) -> int:
-        """Returns the highest batch of a table in the ledger, or 0 if there is none.
+        """Returns the highest batch number that the ledger has for a table, or 0 if it has none.
 
         Args:
             since: batches below this number may be ignored.

@@ -1,4 +1,4 @@
-"""The input of each step of the sync protocol."""
+"""The input to each step of the sync protocol."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from loader.sync.table_plan import TablePlan
 
 @dataclass(frozen=True)
 class SyncContext:
-    """One locked table of a run with an open source.
+    """A table that a run has locked, together with its open source.
 
     Attributes:
         lease: the table's lock. It must be acquired before the source's snapshot is opened.
@@ -51,7 +51,7 @@ class SyncContext:
 
     @contextmanager
     def unlock_at_end(self) -> Iterator[None]:
-        """Releases the lock on exit and on errors, unless the progress is deferred."""
+        """Releases the lock when the block ends or fails, unless the progress is deferred."""
         if self.defer_progress is not None:
             yield
             return

@@ -1,6 +1,6 @@
-"""Determines from past comparisons which tables are equal to their sources.
+"""Determines from past comparisons up to which time each table is verified.
 
-The macro `_verified_tables` of the dbt package computes the same `verified_until`.
+The dbt package's macro `_verified_tables` computes the same `verified_until`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from loader.lake.lake import Lake
 
 _RELOADS = ("full_refresh", "adoption")
-"""The ledger's `mode` of syncs that load all rows again."""
+"""The ledger's `mode` for syncs that load all rows again."""
 
 _SYNCS = {
     "source_name": "string",
@@ -61,14 +61,14 @@ _BUCKET = (
 
 @dataclass(frozen=True)
 class TableComparison:
-    """The results of comparing a table by `loader reconcile` and by the `reconcile` option.
+    """A summary of the comparisons of a table by `loader reconcile` and the `reconcile` option.
 
     Attributes:
-        verified_until: a time in microseconds. Since this time, each key was compared at least
-            once, and found equal or repaired. None if this is not true of some keys. The macro
+        verified_until: a time in microseconds. Since then, each key has been compared at least once
+            and either matched or was repaired. None if there is no such time. The macro
             `_verified_tables` defines it.
-        unrepaired: the number of differences that the last comparison of each key found and that
-            were not repaired.
+        unrepaired: the number of differences found by each key's last comparison that have not been
+            repaired.
     """
 
     verified_until: int | None
@@ -77,12 +77,11 @@ class TableComparison:
 
 @dataclass(frozen=True)
 class _ComparedBucket:
-    """The comparisons of a bucket with the same key and the same columns left out.
+    """The comparisons of a bucket that used the same key and left out the same columns.
 
     Attributes:
-        verified_at: the time of the newest comparison that verified the bucket; None if there is
-            none.
-        unrepaired: the number of differences that the newest comparison found but did not repair.
+        verified_at: the time of the last comparison that verified the bucket; None if none did.
+        unrepaired: the number of differences that the last comparison found but did not repair.
     """
 
     source_name: str
@@ -97,13 +96,13 @@ class _ComparedBucket:
 
 
 class FolderComparisons:
-    """Reads the comparisons of a lake in a local folder."""
+    """Reads the comparisons from a lake in a local folder."""
 
     def __init__(self, tables: FolderTables) -> None:
         self.tables = tables
 
     def by_table(self) -> dict[tuple[str, str], TableComparison]:
-        """Returns the comparisons of each table that was ever compared, by source and name."""
+        """Returns a summary for each table that was ever compared, keyed by source and table."""
         rows = self.tables.read(RECONCILED, _COMPARISONS)
         if rows is None:
             return {}
@@ -157,13 +156,13 @@ class FolderComparisons:
 
 
 class LakeComparisons:
-    """Reads the comparisons of any lake with Spark."""
+    """Reads the comparisons from any lake with Spark."""
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
 
     def by_table(self) -> dict[tuple[str, str], TableComparison]:
-        """Returns the comparisons of each table that was ever compared, by source and name."""
+        """Returns a summary for each table that was ever compared, keyed by source and table."""
         remedy = describe_remedy("Syncs continue; comparisons", RECONCILED)
         with report_damage(self.lake, RECONCILED, remedy):
             if not self.lake.exists(RECONCILED):
@@ -238,7 +237,11 @@ def _summarize(buckets: Iterable[_ComparedBucket]) -> dict[tuple[str, str], Tabl
 
 
 def _find_verified_until(buckets: Sequence[_ComparedBucket]) -> int | None:
-    """Returns the latest time since which all buckets of one division into buckets are verified."""
+    """Returns the latest time since which all buckets of one division have been verified.
+
+    Comparisons belong to one division if they used the same number of buckets and left out the same
+    columns.
+    """
     key = max(buckets, key=lambda each: each.newest_at).key_columns
     divisions: dict[tuple[int, str | None], list[int]] = {}
     for each in buckets:
@@ -250,7 +253,7 @@ def _find_verified_until(buckets: Sequence[_ComparedBucket]) -> int | None:
 
 
 def _count_unrepaired(buckets: Sequence[_ComparedBucket]) -> int:
-    """Returns the number of differences that each bucket's last comparison did not repair.
+    """Returns the number of differences that the buckets' last comparisons left unrepaired.
 
     If the number of buckets has changed, only the buckets of the latest comparison count.
     """

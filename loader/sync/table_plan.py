@@ -28,7 +28,7 @@ FOREIGN_COLUMNS = frozenset({"_cq_id", "_cq_parent_id", "_cq_sync_group_id"})
 
 
 class NoCursorError(TableError):
-    """The error for an incremental sync whose options name no cursor column of the table."""
+    """The error for an incremental sync whose options name no cursor that the table has."""
 
     candidates: Sequence[str] = ()
 
@@ -80,7 +80,7 @@ class TablePlan:
         deleted: the column that flags deleted rows; None if there is none.
         accepts_key_change: whether the types of key and cursor columns may be widened.
         accepts_other_origin: whether the raw table may have been loaded from another table of the
-            source. This is allowed if all rows are reread in a new generation.
+            source. This is allowed if all rows are reread into a new generation.
         formerly: the former names of the source.
         sharers: all sources that load the same raw table, ordered as in the spec.
     """
@@ -122,8 +122,8 @@ class TablePlan:
         """Returns whether the source itself declares the key, so it has one version of each key.
 
         This is false for files, for connectors with a checkpoint, and for tables whose key is only
-        declared in the spec. Such sources may return several versions of a key, and only the cursor
-        shows which is the newest.
+        declared in the spec. These sources may return several versions of a key, and only the
+        cursor shows which is the newest.
         """
         declared = self.table.primary_key
         if self.table.progress is not Progress.CURSOR:
@@ -135,7 +135,7 @@ class TablePlan:
         """Returns whether redelivered rows are appended.
 
         A connector with a checkpoint returns each record only once. So if its table has no key,
-        equal rows may be different records.
+        rows that match may be different records.
         """
         keyless = self.table.progress is Progress.MARK and not self.key
         return self.options.redelivered_rows == "append" or keyless

@@ -90,7 +90,8 @@ def find_unused_options(
 ) -> dict[str, TableError]:
     """Returns an error for each entry of `table_options` that has no effect.
 
-    Such an entry matches no table of the source, or has a query that `tables` does not select.
+    An entry has no effect if it matches no table of the source, or if it defines a query that
+    `tables` does not select.
     """
     names = {ref.name.lower(): ref.name for ref in refs}
     # Missing tables are reported by `match_tables`.
@@ -137,8 +138,8 @@ def describe_tables(
     """Describes tables in parallel. Returns a description or an error for each table, in order.
 
     Args:
-        track: called with a table's name. Its context manager is active while the table is
-            described.
+        track: called with a table's name. The context manager that it returns is active while the
+            table is described.
     """
 
     def describe(ref: TableRef) -> SourceTable | Exception:
