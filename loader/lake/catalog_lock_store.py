@@ -42,8 +42,8 @@ _RUN_PREFIX = "run."
 _ATTEMPTS = 20
 _REFUSALS = 3
 _REFUSED_SECONDS = 3.0
-"""After this many refusals in this time without another process's commit, a commit fails."""
-# The maximum age of a tag in ms. It only makes the tag differ, because no process expires tags.
+"""A commit fails after this many refusals over this time while no other process commits."""
+# The maximum age of a tag in ms. No process expires tags: the age only makes the tag differ.
 _MOVED_AGE = 1
 # The commit was rejected, or its outcome is unknown. The next attempt first reads the records.
 _REFUSED = "CommitFailedException"
@@ -227,7 +227,7 @@ class CatalogLockStore:
             ) from problem
 
     def _commit(self, change: Callable[[Any], Any]) -> None:
-        """Commits a change of the metadata. Retries it if another process committed first.
+        """Commits a change to the metadata. Retries if another process commits first.
 
         Args:
             change: builds the new metadata from the current metadata. Returns None if there is
@@ -247,7 +247,7 @@ class CatalogLockStore:
                 operations.commit(base, changed)
                 return
             except Py4JJavaError as error:
-                # Another process changed one of the records, so the next attempt rereads them.
+                # Another process may have changed a record, so the next attempt rereads them.
                 reported = str(error.java_exception)
                 is_last = attempt == _ATTEMPTS - 1
                 if is_last or not any(kind in reported for kind in _RETRIED):
@@ -275,10 +275,10 @@ class CatalogLockStore:
 
 
 def _is_refused_for_long(base: Any, refused: list[tuple[str, float]]) -> bool:
-    """Records a refusal. Returns whether the catalog keeps refusing commits with a current base.
+    """Records a refusal. Returns whether the catalog keeps refusing commits to current metadata.
 
-    A single refusal proves nothing, because a server with a cache may briefly return an outdated
-    base.
+    A single refusal proves nothing, because a server with a cache may briefly return outdated
+    metadata.
 
     Args:
         refused: the metadata file and the time of each refusal so far. The new refusal is added.

@@ -30,7 +30,7 @@ COMPACTED_TO = "strandline.compacted_to"
 SOURCES = "strandline.sources"
 """The property that lists a shared raw table's sources; see :mod:`loader.sync.ownership`."""
 ORIGINS = "strandline.origins"
-"""The property that maps each source to the table in the source that is loaded."""
+"""The property that records which table of each source the raw table is loaded from."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def sharers(handle: Any) -> dict[str, Any]:
 
 
 def origins(handle: Any) -> dict[str, str]:
-    """Maps each source of a raw table to the name of the table in the source."""
+    """Maps each source of a raw table to the name of its table that is loaded."""
     recorded: dict[str, str] = json.loads(decode_property(handle.properties().get(ORIGINS) or "{}"))
     return recorded
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 MOST_ROWS = 2_000_000
-"""The maximum number of rows. Spark reads larger tables faster and with less memory."""
+"""The maximum number of rows in a table. Spark reads larger tables faster and in less memory."""
 
 _LONGEST_HINT = 20  # the maximum number of digits in a version
 _CATALOG = "org.apache.iceberg.spark.SparkCatalog"
@@ -35,7 +35,7 @@ class SparkNeededError(Exception):
 
 
 def find_warehouse(conf: Mapping[str, str]) -> Path | None:
-    """Returns the folder of a profile's default catalog, or None if it is not a local folder."""
+    """Returns the folder of a profile's default catalog, or None if it is not in a local folder."""
     prefix = f"spark.sql.catalog.{conf.get('spark.sql.defaultCatalog')}"
     settings = {
         key[len(prefix) + 1 :]: v for key, v in conf.items() if key.startswith(f"{prefix}.")

@@ -1,4 +1,4 @@
-"""Reads and appends small numbers of rows in an Iceberg table without starting a Spark job.
+"""Reads a few rows from an Iceberg table, or appends a few, without starting a Spark job.
 
 Each sync reads and writes one or two rows of the state and the ledger. The first Spark job in a JVM
 takes seconds, but Iceberg's generic readers and writers need no job.

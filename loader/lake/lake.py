@@ -80,7 +80,7 @@ class Lake:
         Sessions are reused for later tables, because each keeps its catalog connections open.
 
         Args:
-            sessions: the separate sessions that are not in use. The session returns to this list.
+            sessions: the separate sessions that are not in use. The session is put back afterwards.
         """
         lake = self.for_thread()
         with suppress(IndexError):
@@ -122,7 +122,7 @@ class Lake:
         return True
 
     def find_records(self, table: str) -> Records | None:
-        """Returns :meth:`records` of a table, or None if the table does not exist."""
+        """Returns the result of :meth:`records`, or None if the table does not exist."""
         try:
             return self.records(table)
         except (Py4JJavaError, AnalysisException):
@@ -205,7 +205,7 @@ class Lake:
         return self._loaded
 
     def fresh(self, table: str) -> Any:
-        """Loads a table's current version, including commits of other processes.
+        """Loads a table's current version, including commits by other processes.
 
         Reloads the table, because refreshing the handle is unsafe. In a Hadoop catalog, a refresh
         after many commits by other processes could miss the newest version. In a REST catalog, it

@@ -74,8 +74,8 @@ class SyncRecord:
         rows_at_cursor: the number of appended rows whose cursor equals the stored cursor. A query
             that selects rows `>` the stored cursor would miss these rows.
         rows_cursor_unmoved: how many of the rows in these two counts are updates that did not
-            change the cursor. In the raw table, the newest version of such a key has the same
-            cursor but other values.
+            change the cursor. For each of these rows, the newest version already in the raw table
+            has the same key and cursor but different values.
         complete_until: a time on the source's clock. The raw table contains all rows that were
             committed up to this time. None if unknown.
         receipt: the signed receipt of the batch (:mod:`loader.lake.receipt`).
@@ -153,7 +153,7 @@ class SyncRecord:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> SyncRecord:
-        """Creates a record from a commit's values. Ignores keys that only later versions know."""
+        """Creates a record from a commit's values. Ignores keys that only later versions write."""
         names = {each.name for each in fields(cls)}
         known_values = {key: value for key, value in values.items() if key in names}
         for key in ("started_at", "finished_at", "complete_until"):
@@ -286,7 +286,7 @@ class Ledger:
         return [row["receipt"] for row in rows]
 
     def _by_iceberg(self, records: Records) -> dict[tuple[str, str], int]:
-        """Computes :meth:`last_batches` without a Spark job, whose start may take seconds."""
+        """Computes :meth:`last_batches` without a Spark job, which may take seconds to start."""
         batches: dict[tuple[str, str], int] = {}
         for row in records.select(["source_name", "table_name", "batch"], {}, {"batch": 0}):
             key = row["source_name"], row["table_name"]

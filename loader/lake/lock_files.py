@@ -27,9 +27,9 @@ FOLDER = "STRANDLINE_LOCKS"
 
 
 def lock_file(path: Path, timeout: float) -> FileLock:
-    """Returns a file lock. Only users with write access to the folder can open its file.
+    """Returns a file lock. Only users who may write to the folder can open the lock file.
 
-    Any user who can open the file can lock it.
+    Every user who can open the file can also lock it.
     """
     folder = stat.S_IMODE(path.parent.stat().st_mode)
     mode = 0o600 | (0o060 if folder & 0o020 else 0) | (0o006 if folder & 0o002 else 0)
@@ -40,7 +40,7 @@ def lock_file(path: Path, timeout: float) -> FileLock:
             raise planted_file_error(path, why)
         if stat.S_IMODE(status.st_mode) != mode:
             with suppress(OSError):
-                path.chmod(mode)  # an older loader or the umask has set another mode
+                path.chmod(mode)  # an older loader or the umask set a different mode
     return FileLock(path, timeout=timeout, mode=mode, thread_local=False)
 
 

@@ -31,10 +31,10 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def identify_folder(folder: Path) -> str:
-    """Returns an identifier for the running kernel and a folder.
+    """Returns an identifier for the combination of the running kernel and a folder.
 
-    A file lock is visible only within this scope. Containers on one machine share the kernel but
-    may mount different folders.
+    A file lock is visible only to processes that share both. Containers on one machine share the
+    kernel but may mount different folders.
     """
     kernel = socket.gethostname()
     with suppress(OSError):
@@ -228,7 +228,7 @@ def _replace_text(path: Path, text: str | None) -> None:
 
 
 class StalenessClock:
-    """Measures, on this machine's clock, how long values have not changed.
+    """Measures, on this machine's clock, how long values have stayed the same.
 
     Args:
         clock: returns monotonic seconds.

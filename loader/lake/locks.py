@@ -54,12 +54,12 @@ POLL_INTERVAL = 2.0
 """The number of seconds between two checks of another run's heartbeat."""
 
 RETRY_TIMEOUT = 60.0
-"""Locked tables are retried for this many seconds since a table was last completed."""
+"""Locked tables are retried until no table has been completed for this many seconds."""
 
 RETRY_INTERVAL = 0.2
 """The number of seconds between two attempts.
 
-It is short, so that an attempt succeeds between two consecutive runs of another loader.
+It is short, so that an attempt can succeed between two consecutive runs of another loader.
 """
 
 _staleness = StalenessClock()
@@ -98,7 +98,7 @@ class TableLocks:
 
 
 _locks: dict[tuple[SparkSession, str], TableLocks] = {}
-"""The locks for each session and namespace. Reuse keeps catalog connections open."""
+"""The locks for each session and namespace. Reusing them keeps catalog connections open."""
 
 
 def get_table_locks(lake: Lake) -> TableLocks:
@@ -227,7 +227,7 @@ class Lease:
     ) -> None:
         """Waits until the owner's heartbeat has not changed for `expiry` seconds on this machine.
 
-        Raises a LockedError as soon as the owner seems to be alive.
+        Raises a LockedError as soon as the owner appears to be alive.
         """
         is_waiting = False
         while True:
@@ -300,8 +300,9 @@ def acquire_all(
 ) -> list[str | Exception | None]:
     """Acquires the leases of one run in one commit.
 
-    Returns the result or the exception of :meth:`Lease.acquire` for each lease. Waits for runs that
-    may be dead until their state is certain, but does not wait for runs that are alive.
+    Returns the result or the exception of :meth:`Lease.acquire` for each lease. If a run
+    that holds a lease may be dead, waits until this is certain. Does not wait for runs that are
+    alive.
     """
     results: dict[Lease, str | Exception | None] = {}
     records: dict[Lease, str] = {}
@@ -418,7 +419,8 @@ def retry_locked_tables(
 ) -> Iterator[tuple[T, R | Exception]]:
     """Yields each table with the result or exception of `work`.
 
-    After a :class:`LockedError`, a table is retried for up to :data:`RETRY_TIMEOUT` seconds.
+    After a :class:`LockedError`, a table is retried until no other table has been completed for
+    :data:`RETRY_TIMEOUT` seconds.
     """
     waiting = list(tables)
     deadline: float | None = None

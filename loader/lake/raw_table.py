@@ -1,4 +1,4 @@
-"""Creates raw tables, adapts them to their sources, and checks their file statistics.
+"""Creates raw tables, adapts them to their sources, and looks up their file statistics.
 
 :mod:`loader.lake.staging` appends batches to raw tables.
 """
@@ -26,7 +26,7 @@ IDENTITY = "strandline.table-id"
 Iceberg's UUID is unsuitable, because SQL cannot read it.
 """
 FIRST_BATCH = "strandline.first-batch"
-"""The property with the first batch number.
+"""The property that contains a raw table's first batch number.
 
 Ledger rows with lower batch numbers belong to a dropped table of the same name.
 """
@@ -138,7 +138,7 @@ def alter_table(lake: Lake, table: str, followed: Drift, source: str = "") -> No
     between, the next run plans the remaining changes.
 
     Args:
-        source: the source that has these columns, if sources share the table.
+        source: the source that has these columns, if several sources share the table.
     """
     if not followed.alterations:
         return
@@ -164,7 +164,7 @@ def list_raw_tables(lake: Lake) -> tuple[list[str], dict[str, Exception]]:
 
 
 def may_exceed(lake: Lake, table: str, column: str, cursor: Cursor) -> bool:
-    """Returns whether a row may have a cursor above this one, according to the file statistics.
+    """Returns whether the file statistics allow a row whose cursor is above this one.
 
     Returns true if there are no statistics, or if the column and the cursor differ in type.
     """
@@ -172,7 +172,7 @@ def may_exceed(lake: Lake, table: str, column: str, cursor: Cursor) -> bool:
 
 
 def may_reach(lake: Lake, table: str, column: str, cursor: Cursor, generation: int) -> bool:
-    """Returns whether a row of this generation may be at or above a cursor, by the file statistics.
+    """Returns whether the file statistics allow a row of a generation at or above a cursor.
 
     Returns false if the column and the cursor differ in type.
     """
@@ -182,7 +182,7 @@ def may_reach(lake: Lake, table: str, column: str, cursor: Cursor, generation: i
 def may_reach_staged(
     lake: Lake, table: str, column: str, cursor: Cursor, snapshot_id: int, batch: int
 ) -> bool:
-    """Returns whether a staged batch may have a row at or above a cursor, by the file statistics.
+    """Returns whether the file statistics allow a row of a staged batch at or above a cursor.
 
     Strings are compared byte by byte, although the source's collation may order them differently.
     Returns true for decimal and floating-point numbers, and if the column and the cursor differ in

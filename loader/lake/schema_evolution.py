@@ -5,8 +5,8 @@ differences between the raw table's columns and the source's columns. If a run c
 ALTER and the publication of its batch, the next run plans the same notes again but no ALTERs.
 
 A column of the raw table never changes its meaning. Values that the column's type cannot store
-(:mod:`loader.lake.type_widening`) are stored in a type-specific column ``<name>__<type>``. In these
-rows, the column itself is null.
+(:mod:`loader.lake.type_widening`) are stored in a type-specific column ``<name>__<type>``. The
+column itself is then null.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _new_key(name: str, policy: EvolutionPolicy) -> TableError:
 
 @dataclass(frozen=True)
 class Alteration:
-    """One change to the raw table: adds a column or a nested field, or widens its type.
+    """One change to the raw table: adds a column or a nested field, or widens the type of one.
 
     Attributes:
         path: the column's name, followed by the names of nested fields. `element` means the
@@ -152,7 +152,7 @@ class Drift:
         before: the source schema to store before the ALTERs.
         after: the source schema to store with the batch.
         added: columns that the source lacked at the last batch, including renamed columns.
-        included: those added columns that the source already had, but that the spec excluded.
+        included: those added columns that the source already had but the spec had excluded.
         excluded: columns of the last batch that the source still has but the spec now excludes.
         raw: the raw table's columns at the time of planning; None if there is no table.
     """
@@ -171,8 +171,8 @@ class Drift:
     def idle(self) -> SourceSchema:
         """The source schema to store if no row is appended.
 
-        It keeps the record that a column was excluded. If the spec includes the column again, the
-        loader needs this record to fill the column.
+        It still records that a column was excluded. If the spec includes the column again, the
+        loader needs this record in order to fill the column.
         """
         pending = set(self.before.excluded) & set(self.after.columns)
         return self.before.exclude({*self.after.excluded, *pending})
@@ -205,7 +205,7 @@ class Drift:
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """Columns that another program dropped. They are added again, but without old values."""
+        """Columns that another program dropped. They are re-added, without their old values."""
         return tuple(
             change.path[0]
             for change in self.alterations
@@ -235,10 +235,10 @@ def derive_drift(
     Names are case-insensitive, as in Spark.
 
     Args:
-        remembered: the stored schema of the source at the last batch; None if there is none.
+        remembered: the source's schema at the last batch; None if none is stored.
 
     Raises:
-        TableError: if a change of a key or cursor column is rejected, if a type-specific column
+        TableError: if a change to a key or cursor column is rejected, if a type-specific column
             would have the name of another column, or if the columns of a frozen table have changed.
     """
     before = remembered or SourceSchema.derive(raw, source)
@@ -371,7 +371,7 @@ def _notes(
     excluded: Collection[str],
     with_target: bool,
 ) -> Iterator[str]:
-    """Yields a note for each change of the source.
+    """Yields a note for each change to the source's columns.
 
     Args:
         with_target: whether a note includes the name of the raw column.
@@ -401,7 +401,7 @@ def _notes(
 
 
 def _describe_changes(old: t.DataType, new: t.DataType, path: str) -> Iterator[str]:
-    """Yields a note for each change within a column that the raw column can adopt."""
+    """Yields a note for each change to a column's type or nested fields."""
     if isinstance(old, t.StructType) and isinstance(new, t.StructType):
         before = {field.name.lower(): field for field in old.fields}
         for field in new.fields:
@@ -430,7 +430,7 @@ def _format_type(data_type: t.DataType) -> str:
 
 
 def conform(rows: DataFrame, mappings: Sequence[ColumnMapping], where: str) -> DataFrame:
-    """Casts and renames the source's columns to the raw table's columns.
+    """Casts and renames the source's columns to match the raw table's columns.
 
     The ``_cq_`` columns stay unchanged. Raises a TableError if a column's type differs from the
     type that the source described earlier.

@@ -1,4 +1,4 @@
-"""Caches values from the state and ledger tables for each Iceberg snapshot.
+"""Caches values from the state and ledger tables, per Iceberg snapshot.
 
 An Iceberg snapshot never changes, so cached values remain valid until another process writes to the
 table. A run that finds no new rows reads only the newest snapshot id of each table.
@@ -19,7 +19,7 @@ _tables: OrderedDict[str, tuple[int | None, dict[Any, Any]]] = OrderedDict()
 
 
 def get_cache(handle: Any) -> dict[Any, Any]:
-    """Returns the cache of a newly loaded table's current snapshot. Callers may add values."""
+    """Returns the cache for a newly loaded table's current snapshot. Callers may add values."""
     identity, current = str(handle.uuid()), _current(handle)
     with _changing:
         as_of, cache = _tables.pop(identity, (None, {}))

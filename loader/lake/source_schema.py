@@ -60,8 +60,8 @@ class SourceSchema:
     Attributes:
         schema: the source's columns with bare types (:func:`loader.lake.type_widening.bare`).
         dropped: former columns of the source, in lower case.
-        variants: the type-specific columns of the raw table. Each stores those values of another
-            column that have a different type.
+        variants: the type-specific columns of the raw table. Each stores the values of another
+            column that do not fit that column's type.
         excluded: columns of the source that the spec excludes, in lower case.
     """
 

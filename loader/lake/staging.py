@@ -34,7 +34,7 @@ def stage_batch(
 
     Args:
         table: the raw table. Within :meth:`Lake.unchanging`, its handle must be up to date.
-        rows: the rows, in the session of this lake. Columns are matched by name, and missing
+        rows: the rows, from this lake's Spark session. Columns are matched by name, and missing
             columns are null.
         facts: the ``state`` (a JSON string) and ``sync`` (a ledger row) to store in the commit.
     """
@@ -111,7 +111,7 @@ def discard_staged(lake: Lake, table: str, snapshot_id: int | None = None) -> in
     the server may only have been slow. A REST server removes a snapshot even if it was published in
     the meantime (see :mod:`loader.lake.catalog_lock_store`). Therefore other runs' batches in a
     REST catalog are deleted only after :data:`LATE_COMMIT` seconds, or by ``loader compact`` if
-    another batch was published first. Until then such a batch does no harm, because a batch number
+    another batch was published first. Until then, a staged batch does no harm, because its number
     can be published only once.
 
     Args:
@@ -148,7 +148,7 @@ def _newest_first(handle: Any) -> Iterator[Any]:
 def _list_recently_staged(handle: Any) -> Iterator[int]:
     """Yields the snapshots that were staged after the newest published batch.
 
-    Earlier staged snapshots do not exist, because the newest batch's run discarded them.
+    Earlier ones have been discarded by the run that published the newest batch.
     """
     newest = handle.currentSnapshot()
     while newest is not None and batch_of(newest) is None:

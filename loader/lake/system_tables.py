@@ -32,7 +32,7 @@ RECONCILED = "_cq_reconciled"
 """The append-only table of past comparisons (:mod:`loader.reconcile.history`)."""
 
 HAS_UNREPAIRED = "(not repaired and missed_updates + missed_rows + missed_deletes > 0)"
-"""An SQL condition on rows of :data:`RECONCILED` with differences that were not repaired."""
+"""An SQL condition that selects the rows of :data:`RECONCILED` with unrepaired differences."""
 
 
 class InLake(Protocol):
@@ -65,7 +65,7 @@ def describe_remedy(stopped: str, table: str) -> str:
 
 @contextmanager
 def report_damage(lake: Lake, table: str, remedy: str) -> Iterator[None]:
-    """Converts errors that damaged files cause within this block to an error for this table.
+    """Converts errors that damaged files cause within this block into an error about this table.
 
     Raises:
         DamagedError: if the table is damaged.

@@ -1,4 +1,4 @@
-"""Determines the types that a raw column can store, directly or after widening.
+"""Determines which types a raw column can store, either as it is or after widening it.
 
 | raw column | the source's new type | effect |
 |---|---|---|
@@ -58,7 +58,7 @@ def bare(data_type: t.DataType) -> t.DataType:
 
 
 def raw_type(data_type: t.DataType) -> t.DataType:
-    """Returns the type of the raw column that stores a source's type.
+    """Returns the type of the raw column that stores values of a source's type.
 
     Iceberg has no integer type smaller than int.
     """
@@ -74,7 +74,7 @@ def raw_type(data_type: t.DataType) -> t.DataType:
 
 
 def find_wider_type(raw: t.DataType, source: t.DataType) -> t.DataType | None:
-    """Returns the type with which a raw column can also store values of a source's type.
+    """Returns the type that a raw column must have to store values of a source's type, too.
 
     Returns `raw` itself if it can already store values of `source`. Returns None if Iceberg cannot
     widen the column in place. Struct fields are matched by case-insensitive name.

@@ -1,8 +1,8 @@
 """Defines the interface of state backends, which store cursors.
 
 A backend stores rows of the form ``key, value, version``. Each change adds a row with the next
-version. The row with the highest version is in effect. A null version counts as 0, because early
-state tables of CloudQuery have no versions.
+version. The row with the highest version is in effect. A null version counts as 0, because
+CloudQuery's early state tables have no versions.
 """
 
 from __future__ import annotations

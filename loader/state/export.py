@@ -15,8 +15,8 @@ def read_export(file: IO[str]) -> dict[str, list[StateRow]]:
     """Returns the rows of an export, grouped by key and sorted by version.
 
     Raises:
-        SpecError: if `loader state export` did not write a line.
-        StateError: if the value in a line is not a state of this loader.
+        SpecError: if a line was not written by `loader state export`.
+        StateError: if the value in a line is not one of this loader's states.
     """
     rows_by_key: dict[str, list[StateRow]] = {}
     for number, line in enumerate(_read_lines(file), start=1):
@@ -65,9 +65,10 @@ def _parse_row(read: Any) -> StateRow:
 
 
 def choose_rows(state: StateBackend, key: str, rows: list[StateRow], force: bool) -> list[StateRow]:
-    """Returns the rows of a key to import.
+    """Returns the rows to import for a key.
 
-    Raises a StateError if the backend has a different value of the same or a newer version.
+    Raises a StateError if the backend has a different value with the same or a newer version, and
+    `force` is not set.
     """
     latest = [row for row in rows if row.version == rows[-1].version]
     newest = choose_effective_row(latest, _ignore_warning)

@@ -1,4 +1,4 @@
-"""A state backend in a database table. It uses SQLAlchemy (SQLite, PostgreSQL)."""
+"""A state backend in a database table (SQLite, PostgreSQL), accessed with SQLAlchemy."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class SqlState(StateBackend):
                 self._table.create(connection, checkfirst=False)
         except SQLAlchemyError as problem:
             with self._connect() as connection:
-                # If there are columns, another process created the table.
+                # If there are columns now, another process has created the table.
                 if self._read_columns(connection) is None:
                     raise self._translate_error(problem) from problem
 
@@ -154,7 +154,7 @@ class SqlState(StateBackend):
                     remedy="Correct or delete it, or set `backend_options.table_name` to a name "
                     "that nothing else uses",
                 ) from None
-        # The rows are sorted in Python, because a database may use another collation.
+        # The rows are sorted in Python, because a database may use a different collation.
         return sorted(rows, key=lambda row: (row.key, -row.version))
 
     def _read_columns(self, connection: sa.Connection) -> set[str] | None:
@@ -210,7 +210,7 @@ def _create_engine(text: str, location: StoreLocation) -> sa.Engine:
     """Creates an engine from a connection string in CloudQuery, libpq or SQLAlchemy format.
 
     Raises:
-        SpecError: if the string has another format or specifies an in-memory SQLite database.
+        SpecError: if the string is in a different format or specifies an in-memory SQLite database.
         ModuleNotFoundError: if the database's driver is not installed.
     """
     arguments: dict[str, Any] = {}

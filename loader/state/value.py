@@ -24,7 +24,7 @@ LARGEST = 2**62
 """The highest valid version, batch or generation. The next number still fits in 64 bits."""
 
 MIXED = "mixed"
-"""The selection to store if batches of the raw table have different selections."""
+"""The selection to store if the raw table's batches have different selections."""
 
 _RESET = "reset "
 """The prefix that `loader state reset` adds to the selection in a state."""
@@ -54,17 +54,17 @@ class TableState:
 
     Attributes:
         batch: the number of the newest batch.
-        generation: the newest generation. New rows are appended in this generation or in the key's
-            generation (:func:`loader.rows.version_order.assign_generation`).
-        base: the generation of the newest full read; None if it equals `generation`.
+        generation: the newest generation. New rows go into it, unless the source may return several
+            versions of a key (:func:`loader.rows.version_order.assign_generation`).
+        base: the generation of the last full read; None if it equals `generation`.
         cursor: the cursor; None if there is no cursor column, or if no row has had a cursor so far.
         mark: the connector's opaque state at this cursor, such as PostgreSQL's open transactions.
         backfill: the progress of an unfinished backfill. It has the entries `from`, `to`,
             `done_to`, and `to_cursor` (whether `to` is the stored cursor).
         boundary: the digest of the rows at the next window's lower bound; see
             :mod:`loader.sync.boundary_digest`.
-        selection: describes which rows the source selected in the newest full read and in later
-            syncs (:attr:`loader.sources.interface.SourceTable.selection`). See also
+        selection: describes which rows the source selected in the last full read and in the syncs
+            since (:attr:`loader.sources.interface.SourceTable.selection`). See also
             :meth:`start_over`.
         masks: the masks of the raw table's columns, and the id of the key that the masks use; see
             :mod:`loader.sync.mask_changes`.
@@ -241,7 +241,7 @@ def choose_effective_row(rows: Sequence[StateRow], warn: Callable[[str], None]) 
     same: list[tuple[TableState, StateRow]] = []
     for state, row in states:
         if state.batch == lowest and all(state != other for other, _ in same):
-            same.append((state, row))  # states that differ only in the table's id are equal
+            same.append((state, row))  # states that differ only in the table's id count as equal
     states = same
     if len(states) > 1:
         states = [min(states, key=_order_by_cursor([state for state, _ in states], key, version))]
