@@ -1,4 +1,4 @@
-"""The command group, and the global options before a command."""
+"""The command group, and the global options that precede a command."""
 
 from __future__ import annotations
 

@@ -69,9 +69,9 @@ def compact(
     """Frees space in raw tables, state and ledger; loaders may run at the same time.
 
     By default it removes no rows: it merges small files, and removes old Iceberg snapshots, old
-    versions of cursors, and files of killed runs. --keep-versions and --keep-days also remove
-    versions of rows; with both, a version stays if either option keeps it. Latest tables and
-    histories stay the same.
+    versions of cursors, and files that killed runs left. --keep-versions and --keep-days also
+    remove old row versions; with both, a version is kept if either option keeps it. Latest tables
+    and histories do not change.
     """
     from loader.cli.settings import open_pipeline_with_pushed_tables
     from loader.lake.ledger import now
@@ -151,7 +151,7 @@ def _compact_tables(
     yield from errors
     tables, damaged = _list_raw_tables(pipeline, select, planned, failed)
     yield from damaged.values()
-    # No model builds a raw table or a system table, so these tables are not read to find models.
+    # No model builds a raw table or a system table, so the search for models skips these tables.
     known_raw = {
         f"{pipeline.open_stores(pipeline.spec.source(source)).lake.schema}.{table}".lower()
         for source, table in planned
@@ -223,8 +223,8 @@ def _plan_raw_tables(
 ) -> tuple[dict[tuple[str, str], Raw], list[LoaderError], set[str]]:
     """Plans the spec's tables to find their keys.
 
-    Returns the raw tables by source and lake table, the errors, and the names of the sources
-    without any plan.
+    Returns the raw tables, keyed by source and lake table, the errors, and the names of the sources
+    for which nothing could be planned.
     """
     from loader.maintenance.compaction import Raw
 

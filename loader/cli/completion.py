@@ -1,6 +1,6 @@
-"""Completes the names of sources and tables in a shell, and defines the ``--select`` option.
+"""Completes source and table names in a shell, and defines the ``--select`` option.
 
-The names come from the spec's file, because reading a database or the lake would take seconds.
+The names come from the spec's file, because reading them from a database or the lake would be slow.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ def complete_sources(ctx: click.Context, _param: click.Parameter, incomplete: st
 def complete_tables(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Returns the spec's tables, such as ``shop.orders``, that start with the typed text.
 
-    This is a click callback. Options that accept patterns also complete to ``shop.*``. Tables that
-    the spec selects only by a pattern are not found, because the spec does not contain their names.
+    This is a click callback. For options that accept patterns, it also suggests ``shop.*``. It does
+    not suggest tables that the spec selects only by a pattern, because the spec does not contain
+    their names.
     """
     names: dict[str, None] = {}
     for source, spec in _list_sources(ctx):

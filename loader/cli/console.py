@@ -101,8 +101,8 @@ class Output:
         """Prints the step that the command is waiting for.
 
         Args:
-            facts: the progress of a table, with the keys of the JSON event. For other steps, it is
-                empty, and JSON output omits the step.
+            facts: a table's progress, with the keys of the JSON event; empty for all other steps,
+                which JSON output omits.
         """
         if self.json and not facts:
             return
@@ -145,7 +145,7 @@ class Output:
         """Prints a table. With `--log-format json`, prints a JSON line for each row.
 
         Args:
-            are_names: whether the headers are names and types of a source's columns.
+            are_names: whether the headers are the names and types of a source's columns.
             below: the name of the column whose notes are printed below the table. If several rows
                 have the same note, it is printed once.
         """
@@ -195,7 +195,7 @@ class Output:
             self.streams.write(OUT, lambda: self.out.print(escaped))
 
     def format_line(self, text: str) -> Text:
-        """Redacts a string, and escapes line breaks, which come from names and error messages."""
+        """Redacts a string, and escapes any line breaks from names and error messages."""
         return Text(_LINE_BREAK.sub(r"\\x0a", escape_invisible(self.redact(text))))
 
     def _err(self, *texts: Text) -> None:
@@ -356,7 +356,7 @@ class Streams:
         )
 
     def write(self, name: str, write: Callable[[], object]) -> None:
-        """Calls `write` for the stream `name`, unless the stream was lost before."""
+        """Calls `write` for the stream `name`, unless this stream has already been lost."""
         with self._lock:
             if name in self._lost:
                 return
@@ -374,7 +374,7 @@ class Streams:
                 discard(stream)
 
     def _replace_closed(self) -> None:
-        """Opens closed streams on /dev/null, so that no file or socket gets their descriptors."""
+        """Reopens closed streams on /dev/null, so that no file or socket gets their descriptors."""
         for number in range(3):
             try:
                 os.fstat(number)

@@ -30,7 +30,7 @@ _REDACTED_SPECS = 4
 def backoff_seconds(failures: int, every: float) -> float:
     """Returns the pause after consecutive failures: one interval, then two, four and so on.
 
-    The maximum is five minutes, or one interval if it is longer.
+    The maximum is five minutes, or one interval if that is longer.
     """
     return float(min(every * 2 ** min(failures - 1, 30), max(every, _LONGEST_PAUSE)))
 
@@ -130,7 +130,7 @@ class Daemon:
     def _run_round(
         self, number: int, runs: RestartingRun, steps: Steps | None, times: RoundTimes
     ) -> None:
-        """Runs a round. Fills `times` at its end, unless a signal stopped it."""
+        """Runs a round. Fills in `times` at the end, unless a signal has stopped the round."""
         began = time.monotonic()
         self._read_spec()
         if self.stopped.is_set():
@@ -260,7 +260,7 @@ class Daemon:
     def _report_changes(
         self, failed: dict[str, Outcome], outcomes: list[Outcome], is_complete: bool
     ) -> None:
-        """Reports recoveries, and errors that are not already reported."""
+        """Reports recoveries, and errors that have not yet been reported."""
         output = self.settings.output
         tried = {outcome.source for outcome in outcomes} | ({""} if is_complete else set())
         names = {source.name for source in self.pipeline.spec.sources} | {""}

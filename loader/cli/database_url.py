@@ -13,8 +13,8 @@ from loader.spec.redaction import is_secret_key
 _URL_EXAMPLES = "postgresql://user@host:5432/shop, mysql://… or mariadb://…"
 _KINDS = {"postgresql": "PG", "postgres": "PG", "mysql": "MYSQL", "mariadb": "MYSQL"}
 _PASSWORDS = {"PG": "PGPASSWORD", "MYSQL": "MYSQL_PWD"}
-# Match a host with an optional port, and a database's name. They are strict, so that no credentials
-# reach the spec.
+# Match a host with an optional port, and a database name. Both are strict, so that no credentials
+# end up in the spec.
 _HOST = re.compile(r"([\w.-]+|\[[0-9a-fA-F:.]+\])(:\d+)?", re.ASCII)
 _DATABASE = re.compile(r"/[\w.$ -]*")
 
@@ -89,7 +89,7 @@ class DatabaseUrl:
 
     @classmethod
     def is_other(cls, url: str) -> bool:
-        """Returns whether a string is a JDBC URL of another kind of database, such as Oracle."""
+        """Returns whether a string is a JDBC URL for another kind of database, such as Oracle."""
         match = re.match("jdbc:([a-z0-9]+):", url, flags=re.IGNORECASE)
         return match is not None and match[1].lower() not in _KINDS
 

@@ -51,9 +51,9 @@ class Build:
 
     @classmethod
     def create(cls, folder: Path, arguments: Sequence[str]) -> Build:
-        """Returns the build that a command line describes, and starts to import dbt.
+        """Returns the build that a command line describes, and starts importing dbt.
 
-        The import takes seconds, so it runs in the background.
+        The import takes several seconds, so it runs in the background.
 
         Args:
             folder: the spec's folder.
@@ -163,7 +163,7 @@ class Build:
         return BuildResult(code, **facts, failures=failures, node_seconds=seconds)
 
     def _has_selection_by_name(self) -> bool:
-        """Returns whether it is an error if the arguments select no node.
+        """Returns whether it is an error if the arguments select no nodes.
 
         With selectors such as `state:`, it is not an error, because there may be nothing to build.
         """
@@ -229,8 +229,8 @@ def redact_log() -> Iterator[None]:
     """Removes secrets from dbt's output and log. dbt itself removes only `DBT_ENV_SECRET_*`.
 
     Replaces dbt's function `env_scrubber` in the two modules that use it. Also replaces dbt's
-    function that writes a line. This function would compose and scrub debug events even if it does
-    not write them. With `--log-format json`, this would take a sixth of a build's time.
+    function that writes a line, which composes and scrubs debug events even if it does not write
+    them. With `--log-format json`, this takes a sixth of a build's time.
     """
     modules: list[Any] = [importlib.import_module(name) for name in _DBT_LOGGING]
     originals = [module.env_scrubber for module in modules]
@@ -253,7 +253,7 @@ def redact_log() -> Iterator[None]:
 
 
 def _find_option_value(arguments: Sequence[str], option: str) -> str | None:
-    """Returns the value of a dbt option that is written as two words or with `=`."""
+    """Returns the value of a dbt option, given as a separate word or after `=`."""
     value = None
     for i, argument in enumerate(arguments):
         if argument == option and i + 1 < len(arguments):

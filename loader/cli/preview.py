@@ -30,7 +30,7 @@ _GAP = 2
 )
 @click.pass_obj
 def preview(settings: Settings, table: str, limit: int) -> None:
-    """Shows rows of TABLE as the first load would write them. Writes nothing and locks nothing.
+    """Shows rows of TABLE as the first load would write them. Nothing is written or locked.
 
     TABLE is source.table, or the name alone if only one source has such a table.
     """
@@ -54,7 +54,7 @@ def preview(settings: Settings, table: str, limit: int) -> None:
 
 
 def show_rows(output: Output, first: FirstRows) -> None:
-    """Reads and prints rows, as one table if it fits the terminal, else as a table for each row."""
+    """Reads and prints rows, as one table if it fits the terminal, otherwise as a table per row."""
     from pyspark.sql import functions as f
     from pyspark.sql import types as t
 

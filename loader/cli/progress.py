@@ -76,8 +76,8 @@ class Progress:
     def done(self, table: str, text: str, has_failed: bool = False) -> None:
         """Removes the line of a finished table, and prints `text`.
 
-        Without a terminal, `text` is printed only if the table failed or took long, because the
-        final summary lists all tables.
+        Without a terminal, `text` is printed only if the table failed or took a long time, because
+        the final summary lists all tables.
         """
         with self._lock:
             progress = self._tables.pop(table, None)
@@ -132,7 +132,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class _TableProgress:
-    """The phase of a table.
+    """The current phase of a table.
 
     Attributes:
         rows: the number of rows that the phase will process; None if unknown.

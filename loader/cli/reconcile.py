@@ -57,7 +57,7 @@ def reconcile(
 ) -> None:
     """Compares sources with the lake to find updates, rows and deletes that cursors miss.
 
-    Each table is first synced, as in `loader run`. Exits with 1 if differences remain or a table
+    Each table is first synced, as by `loader run`. Exits with 1 if differences remain or a table
     failed. Tables that cannot be compared are skipped with a warning.
     """
     from loader.cli.run_once import RestartingRun, RunRequest, sync_until_signal
@@ -130,7 +130,7 @@ def report_findings(
 
 
 def to_row(finding: Finding) -> tuple[Any, ...]:
-    """Returns the row of a table in the summary of `loader reconcile`."""
+    """Returns a table's row in the summary of `loader reconcile`."""
     if finding.skipped:
         return (finding.table, "skipped", *(None,) * 9)
     missed = finding.total("all_missed")

@@ -218,7 +218,7 @@ class ReportWriter:
             .conf.get("spark.master", "local")
             .startswith("local")
         ):
-            self.settings.master = LOCAL  # a few rows need no executors of a cluster
+            self.settings.master = LOCAL  # a few rows need no cluster
         with open_pipeline(self.settings, spec) as opened:
             return read_failing_rows(opened.spark, proofs)
 

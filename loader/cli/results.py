@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TableResult:
-    """The result of one table's sync. The ledger ``_cq_syncs`` has the same values.
+    """The result of one table's sync. The ledger ``_cq_syncs`` contains the same values.
 
     Attributes:
         table: the table as `source.table`.
@@ -26,8 +26,9 @@ class TableResult:
         batch: the number of the appended batch; None if nothing was appended.
         rows_read: the number of rows that the source returned, both appended and redelivered.
         cursor: the stored cursor after the sync.
-        rows_below_cursor, rows_at_cursor: the numbers of appended rows that a query for cursors
-            above the last stored cursor would have missed.
+        rows_below_cursor, rows_at_cursor: the number of appended rows with a cursor below the last
+            stored cursor, and the number with an equal cursor. A query for higher cursors would
+            have missed these rows.
         rows_cursor_unmoved: how many of these rows are updates that did not change the cursor.
         complete_until: the time up to which the raw table contains all committed rows; None if
             unknown.
@@ -56,7 +57,8 @@ class BuildResult:
     Attributes:
         exit_code: 0 on success, 1 if a node failed or nothing was selected, 2 if dbt did not
             finish.
-        succeeded, warned, failed, skipped: the numbers of models, tests, seeds and snapshots.
+        succeeded, warned, failed, skipped: the number of models, tests, seeds and snapshots with
+            each result.
         failures: dbt's message for each failed node, keyed by node id.
         node_seconds: the execution time of each node, keyed by node id.
         error: the reason why dbt did not finish or selected nothing; None if there is none.
@@ -147,10 +149,10 @@ class ReconciledTable:
         synced: the number of rows that were appended before the comparison.
         buckets_compared, buckets: the number of compared buckets, and the total number of buckets.
         rows: the number of the source's rows in the compared buckets.
-        missed_updates, missed_rows, missed_deletes: the numbers of differences.
+        missed_updates, missed_rows, missed_deletes: the number of differences of each kind.
         repaired: the number of differences that were repaired.
         columns_left_out: the columns that were not compared.
-        sample: the kinds and keys of some differences.
+        sample: the kind and key of each of a few differences.
         skipped: the reason why nothing was compared; empty if the table was compared.
     """
 
@@ -185,19 +187,19 @@ class ReconcileResult:
 
 @dataclass(frozen=True)
 class TableStatus:
-    """The last attempt to sync a table, from the ledger.
+    """The last attempt to sync a table, as recorded in the ledger.
 
     Attributes:
-        rows_appended: the total of all syncs of the table.
-        rows_below_cursor, rows_at_cursor, rows_cursor_unmoved: the totals of the rows that a plain
-            cursor query would have missed; see :class:`TableResult`.
+        rows_appended: the total over all syncs of the table.
+        rows_below_cursor, rows_at_cursor, rows_cursor_unmoved: the total numbers of rows that a
+            plain cursor query would have missed; see :class:`TableResult`.
         synced_at: the time of the last successful sync.
         log_bytes: the size of the log that the database retains for `sync_mode: cdc`.
         complete_until: the latest known time up to which the raw table contains all committed rows.
-        verified_until: since this time, `loader reconcile` has compared all keys, and found them
-            equal or repaired them.
+        verified_until: the time since which `loader reconcile` has compared every key, and found it
+            equal or repaired it.
         unrepaired: the number of differences that the last comparison of each key found and that
-            are not yet repaired; None if the table was never compared.
+            have not yet been repaired; None if the table was never compared.
     """
 
     table: str

@@ -63,7 +63,7 @@ _TEXT_COLUMNS = 8
 
 @dataclass(frozen=True)
 class _RunEnd:
-    """The remaining work of a run whose JVM has exited.
+    """The work that a run still has to do after its JVM has exited.
 
     Attributes:
         error: the error that stopped the tables in progress, or the run itself.

@@ -34,7 +34,7 @@ class Settings:
     Attributes:
         form: ``text`` or ``json``, the format of output.
         profile: dbt's profile; None until Spark is started.
-        master: replaces the profile's ``spark.master``.
+        master: overrides the profile's ``spark.master``.
     """
 
     config: Path = Path("loader.yml")
@@ -72,7 +72,7 @@ def open_pipeline(settings: Settings, spec: Spec | None = None) -> Iterator[Pipe
 def open_pipeline_with_pushed_tables(
     settings: Settings, spec: Spec | None = None
 ) -> Iterator[Pipeline]:
-    """Opens a pipeline that includes the tables that other programs pushed.
+    """Opens a pipeline that includes the tables that other programs have pushed.
 
     Raises a LoaderError if neither the spec nor its lakes contain a source.
     """
@@ -139,7 +139,7 @@ def profile_of(settings: Settings, spec: Spec) -> Profile:
 
     lakes = [spec.destination(source.destinations[0]).lake for source in spec.sources]
     if not lakes:
-        # The first lake is also the default of commands that push tables.
+        # The first lake is also the default for commands that push tables.
         lakes = [lake.lake for lake in spec.destinations if isinstance(lake, LakeDestination)][:1]
     if not lakes:
         raise SpecError(
@@ -197,7 +197,7 @@ def _begin_java(settings: Settings, spec: Spec) -> Profile:
 
 
 def refuse_two_readers(spec: Spec) -> None:
-    """Raises a SpecError if two sources use an exclusive resource, such as a replication slot."""
+    """Raises a SpecError if two sources use the same exclusive resource, such as a slot."""
     from loader.sources.entry_points import find_connector
 
     readers: dict[tuple[str, ...], str] = {}

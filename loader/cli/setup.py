@@ -27,7 +27,7 @@ def setup(settings: Settings, drivers: tuple[str, ...], archive: bool | None) ->
     """Prepares Spark: downloads Iceberg and JDBC DRIVERS, and shows which Java is used.
 
     DRIVERS are postgresql, mariadb, mysql, sqlite, derby (which comes with Spark), aws (S3FileIO
-    and Glue), or paths of jars. If DRIVERS includes `cdc`, the command prints the SQL to run on a
+    and Glue), or paths to jars. If DRIVERS includes `cdc`, the command prints the SQL to run on a
     database before its log can be read.
     """
     from loader.cli.schema import render_schema

@@ -31,13 +31,13 @@ def stop_on_signal(
 
     A second signal after :data:`AT_ONCE` seconds kills the process immediately. Without a second
     signal, the process is killed after :data:`GRACE` seconds, because a call to an object store or
-    a database may wait for minutes.
+    a database may block for minutes.
 
     Args:
         stop: requests the stop.
         cancel: cancels Spark's jobs.
         interrupt: called when the signal arrives. Returns whether to raise KeyboardInterrupt, for
-            work that does not poll for a stop.
+            work that does not check for stop requests.
 
     Yields:
         A list to which a received signal is appended.
@@ -99,12 +99,12 @@ def stop_on_signal(
 def unwind_on_signal() -> Iterator[list[int]]:
     """On SIGINT, SIGTERM or SIGHUP, raises KeyboardInterrupt, so that resources are released.
 
-    Such resources are running connectors and folders with secrets. SIGTERM and SIGHUP then end the
+    Examples are running connectors and folders with secrets. SIGTERM and SIGHUP then end the
     process, as they do by default. Commands that can stop cleanly use :func:`stop_on_signal` inside
     this context.
 
     Yields:
-        A list to which a received signal is appended. An error after the signal results from an
+        A list to which a received signal is appended. Any error after the signal is due to an
         interrupted call.
     """
     if threading.current_thread() is not threading.main_thread():
@@ -116,7 +116,7 @@ def unwind_on_signal() -> Iterator[list[int]]:
             yield received
     finally:
         if received and received[0] != signal.SIGINT:
-            from loader.spark.jvm import give_up  # imported late, for a fast start
+            from loader.spark.jvm import give_up  # imported late, to keep startup fast
 
             give_up()
             remove_all()

@@ -38,7 +38,7 @@ class SlowSteps(logging.Handler):
         self.seconds: dict[str, float] = {}
         self._show_line = show
         self._ended = threading.Event()
-        # Maps each thread to the text and the start of its step.
+        # Maps each thread to the text and the start time of its step.
         self._steps: dict[int | None, tuple[str, float]] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -51,7 +51,7 @@ class SlowSteps(logging.Handler):
             self._steps[record.thread] = record.getMessage(), time.monotonic()
 
     def find_oldest(self) -> tuple[str, float] | None:
-        """Returns the text and the start of the oldest running step; None if there is none."""
+        """Returns the text and start time of the oldest running step; None if there is none."""
         return min(self._steps.copy().values(), key=lambda step: step[1], default=None)
 
     @contextmanager

@@ -42,7 +42,7 @@ def state(settings: Settings) -> None:
 @state.command("list", short_help="Shows every table's cursor.")
 @click.pass_obj
 def list_(settings: Settings) -> None:
-    """Shows the newest state of every table."""
+    """Shows the latest state of every table."""
     from loader.cli.settings import read_progress
     from loader.state import StateRow, TableState
     from loader.state.value import choose_effective_row
@@ -104,8 +104,8 @@ def show(settings: Settings, table: str) -> None:
 def set_(settings: Settings, table: str, cursor: str) -> None:
     """Starts TABLE's next sync at CURSOR (inclusive).
 
-    A lower value is safe, because rows that the raw table already has are not appended again. A
-    higher value skips rows.
+    A lower value is safe, because rows that the raw table already contains are not appended again.
+    A higher value skips rows.
     """
     from loader.cli.settings import open_pipeline_with_pushed_tables
     from loader.sources.interface import is_connector_state
@@ -145,7 +145,7 @@ def set_(settings: Settings, table: str, cursor: str) -> None:
 @click.argument("table", shell_complete=complete_tables)
 @click.pass_obj
 def reset(settings: Settings, table: str) -> None:
-    """Resets TABLE's cursor: the next sync reads all rows, and appends the missing rows."""
+    """Resets TABLE's cursor: the next sync reads all rows, and appends those that are missing."""
     from loader.cli.settings import open_pipeline_with_pushed_tables
 
     def change(known: TableState | None) -> TableState:
@@ -256,7 +256,7 @@ def import_(settings: Settings, file: IO[str], force: bool) -> None:
 def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
     """Rebuilds state and ledger from the commits of the raw tables.
 
-    Existing rows stay; a state that differs from the newest commit gets a new version. Without
+    Existing rows are kept; a state that differs from the newest commit gets a new version. Without
     --select, damaged state and ledger tables are first moved to a quarantine folder.
     """
     from loader.cli.settings import open_pipeline_with_pushed_tables
@@ -307,7 +307,7 @@ def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
                 try:
                     with step(f"{name}: rebuilding"), lock_tables(pipeline, [name]) as run_id:
                         # Reads the commits again, because a run may have published batches before
-                        # the lock.
+                        # the table was locked.
                         known = batches.get(table, set())
                         commits = list_source_commits(stores.lake, table, names, known)
                         done = rebuild_table(names, table, commits, stores, run_id, warn, known)
@@ -418,7 +418,7 @@ def _refuse_impossible(table: str) -> None:
 
 
 def find_key(progress: Sequence[StatusReaders], table: str, where: str) -> str:
-    """Returns the key of a table's state. `table` needs no source if only one source matches.
+    """Returns the key of a table's state. `table` may omit the source if only one source matches.
 
     Raises a SpecError if there is no such state, or if several sources match.
     """
@@ -452,7 +452,7 @@ def find_key(progress: Sequence[StatusReaders], table: str, where: str) -> str:
 
 @contextmanager
 def lock_tables(pipeline: Pipeline, tables: Sequence[str]) -> Iterator[str]:
-    """Locks tables (`source.table`), and yields the run id of the locks.
+    """Locks tables (`source.table`), and yields the run id that holds the locks.
 
     Raises a LockedError immediately if a run has locked one of the tables.
     """

@@ -38,7 +38,7 @@ def status(settings: Settings, fail_if_failing: bool, fail_if_stale: float | Non
 
 
 def list_last_attempts(progress: Iterable[StatusReaders]) -> list[tuple[Any, ...]]:
-    """Returns the newest ledger row of each table, as `loader status` shows it."""
+    """Returns the latest ledger row of each table, as `loader status` shows it."""
     rows: list[tuple[Any, ...]] = []
     seen: set[str] = set()
     # Maps the schema to its rows, which are read once.
@@ -86,7 +86,7 @@ def print_status(
 ) -> bool:
     """Prints the output of `loader status`.
 
-    Returns whether a table is failing or stale and an option requests this check.
+    Returns whether a table is failing or stale, if the options ask for this check.
 
     Args:
         rows: the result of :func:`list_last_attempts`.
@@ -119,7 +119,7 @@ def print_status(
     if not rows:
         output.say("Nothing has been synced yet: run `loader run`.")
         return bool(fail_if_stale)
-    # Hides these columns if they are empty or zero in all rows; errors follow the table.
+    # Hides these columns if they are empty or zero in all rows. Errors are printed below the table.
     hidden = [i for i in (5, 6, 7, 9, 11, 12) if not any(row[i] for row in rows)]
     hidden.append(columns.index("complete"))  # too wide
     shown = [i for i in range(len(columns) - 1) if i not in hidden]

@@ -73,7 +73,7 @@ def name_source_table(source: SourceSpec, table: str, folder: Path) -> DatasetNa
 
     Args:
         table: the table's unambiguous name in the source, with its schema if it has one.
-        folder: the spec's folder, which relative paths refer to.
+        folder: the spec's folder. Relative paths are resolved against it.
     """
     options = source.spec
     url = str(options.get("url", ""))
@@ -94,8 +94,8 @@ def _find_path(options: Any, table: str) -> str:
 def _name_database_table(url: str, table: str, source: str) -> DatasetName:
     """Names a table from the part of a JDBC URL after ``jdbc:``.
 
-    For a URL of unknown form, uses the source's name, because any part of the URL might contain a
-    password.
+    If the URL's format is unknown, uses the source's name, because any part of the URL might
+    contain a password.
     """
     found = next(filter(None, (pattern.match(url) for pattern in _URLS)), None)
     if found is None:

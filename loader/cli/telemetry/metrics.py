@@ -154,8 +154,8 @@ def measure(
     """Returns the samples of a finished run.
 
     Args:
-        statuses: the newest sync of each table, from the ledger.
-        seconds: the time that the run took, with its build.
+        statuses: the last sync of each table, as recorded in the ledger.
+        seconds: the time that the run took, including its build.
         now: the end of the run.
     """
     return [

@@ -1,6 +1,6 @@
 """Sends OpenLineage events, which show from which source table a raw table was loaded.
 
-Environment variables of the OpenLineage client, such as ``OPENLINEAGE_URL``, configure it.
+The OpenLineage client's environment variables, such as ``OPENLINEAGE_URL``, configure it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class OpenLineage:
     ) -> tuple[list[RunEvent], list[str]]:
         """Returns two events, start and end, for each table that was loaded or failed.
 
-        Also returns the tables without events, because their raw tables cannot be read.
+        Also returns the tables that have no events because their raw tables cannot be read.
         """
         events: list[RunEvent] = []
         unknown: list[str] = []
@@ -203,7 +203,7 @@ def _read_masks(lake: Lake, source: SourceSpec, table: str, is_shared: bool) -> 
 
 
 def _name_catalog(lake: Lake) -> str:
-    """Returns the namespace of the catalog's table names: its URI or its warehouse."""
+    """Returns the namespace for the catalog's tables: the catalog's URI or warehouse."""
     setting = f"spark.sql.catalog.{lake.catalog}"
     uri = lake.spark.conf.get(f"{setting}.uri", None)
     warehouse = lake.spark.conf.get(f"{setting}.warehouse", None)

@@ -62,7 +62,7 @@ class OpenTelemetry:
         self._run: RunTrace | None = None
 
     def follow(self, watch: Watch, done: Callable[[Outcome], None]) -> Callable[[Outcome], None]:
-        """Starts the trace of a run, unless it has started. Returns a function to use as `done`."""
+        """Starts a run's trace if necessary. Returns a function that replaces `done`."""
         if self._run is None:
             self._run = RunTrace(self._tracer, watch.listener)
         run = self._run

@@ -28,7 +28,7 @@ PAUSE = 300.0
 
 
 class RunReporter:
-    """Writes the page of `loader report` and metrics, exports traces, and sends messages.
+    """Writes metrics and the page of `loader report`, exports traces, and sends messages.
 
     Makes only the reports that are requested. If a report fails, prints a warning, because the rows
     are already published.
@@ -88,7 +88,7 @@ class RunReporter:
         return self._opentelemetry.follow(watch, end) if self._opentelemetry is not None else end
 
     def report(self, pipeline: Pipeline, result: RunResult, seconds: float) -> None:
-        """Reports a finished run, which took this many seconds with its build."""
+        """Reports a finished run. `seconds` is the duration of the run, including its build."""
         outcomes, self._outcomes = self._outcomes, {}
         lineage, webhook, page = self._openlineage, self._webhook, self._page
         if lineage is not None:

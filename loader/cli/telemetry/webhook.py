@@ -37,7 +37,7 @@ _RETRY = Retry(
     status_forcelist=(429, 500, 502, 503, 504),
     allowed_methods=("POST",),
     raise_on_status=False,
-    respect_retry_after_header=False,  # a server could request a pause of hours
+    respect_retry_after_header=False,  # a server could request a pause of several hours
 )
 _MOST_LINES = 20
 _BUILD = "dbt build"
@@ -46,7 +46,7 @@ _FILE = Path(".strandline") / "failing.json"
 
 @dataclass(frozen=True)
 class Changes:
-    """The tables and dbt nodes that started to fail, with their errors, or that recovered."""
+    """The tables and dbt nodes that started to fail (with their errors) or that recovered."""
 
     failed: Mapping[str, str]
     recovered: tuple[str, ...]
@@ -117,7 +117,7 @@ class Webhook:
             )
         file = spec.absolute().parent / _FILE
         failing: set[str] = set()
-        with suppress(OSError, ValueError):  # nothing was stored yet, or the file is damaged
+        with suppress(OSError, ValueError):  # nothing has been stored yet, or the file is damaged
             failing = set(map(str, json.loads(file.read_text(encoding="utf-8"))))
         return cls(url, form, file, failing)
 
@@ -125,7 +125,7 @@ class Webhook:
         """Sends a message if a table or dbt node started to fail or recovered.
 
         Raises:
-            LoaderError: if the message was not accepted. The next run sends it.
+            LoaderError: if the message was not accepted. The next run sends it again.
             OSError: if the names of failing tables and nodes cannot be stored.
         """
         changes, failing = self.find_changes(result)
@@ -138,7 +138,7 @@ class Webhook:
                 self.file.write_text(json.dumps(sorted(failing)), encoding="utf-8")
 
     def find_changes(self, result: RunResult) -> tuple[Changes, set[str]]:
-        """Returns the changes since the previous run, and the names of all that are failing now."""
+        """Returns the changes since the previous run, and the names of everything now failing."""
         errors = {
             table.table: _describe(table.error) for table in result.tables if table.status == FAILED
         }
@@ -153,7 +153,7 @@ class Webhook:
                 # A skipped node takes no time.
                 passed |= {name for name, time in result.build.node_seconds.items() if time > 0}
                 passed.add(_BUILD)
-        # A source that is paused, or whose tables are unknown, has no table in the result.
+        # A source that is paused, or whose tables are unknown, has no tables in the result.
         passed |= {f"source {table.table.partition('.')[0]}" for table in result.tables}
         passed |= {"run"} if not result.errors else set()
         recovered = (self.failing & passed) - errors.keys()
