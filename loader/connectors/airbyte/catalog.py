@@ -24,7 +24,7 @@ KeysByName = Mapping[str, set[Key]]
 
 
 class _Stream(TypedDict, total=False):
-    """A stream in a catalog, with only those fields that the loader reads."""
+    """A stream in a catalog, with only the fields that the loader reads."""
 
     name: Required[str]
     namespace: str | None
@@ -52,7 +52,7 @@ def group_by_name(keys: Iterable[Hashable]) -> KeysByName:
 
 
 def resolve_stream(key: Key, requested: KeysByName, streams: KeysByName) -> Key | None:
-    """Returns the stream that a message belongs to, or None unless exactly one stream matches.
+    """Returns the stream that a message belongs to, or None if no stream or several streams match.
 
     Some connectors omit the namespace in their messages or in their catalog.
 
@@ -115,7 +115,7 @@ def _parse_stream(
 
 
 def configure_catalog(requests: Sequence[Request]) -> dict[str, Any]:
-    """Returns the configured catalog for a read, with the requested streams in order."""
+    """Returns the configured catalog for a read, with the streams in the requested order."""
     return {"streams": [_configure_stream(request) for request in requests]}
 
 
@@ -147,8 +147,8 @@ def build_state_input(
     """Returns the content of the connector's state file, or None if all streams start over.
 
     If one stream starts over, it is removed from the state that all streams share. If it cannot be
-    removed, all streams start over, because the connector would skip those of its records that the
-    state covers.
+    removed, all streams start over, because the connector would otherwise skip the stream's records
+    that the state covers.
 
     Args:
         states: maps a stream to its stored state, or to None if the stream starts over.

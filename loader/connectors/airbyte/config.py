@@ -1,4 +1,4 @@
-"""Finds the secrets in a connector's configuration, and stores the values that it refreshes.
+"""Finds secrets in a connector's configuration, and stores values that the connector refreshes.
 
 A connector may refresh single-use tokens during a read. The loader stores the refreshed values in a
 file that only the current user can read. It ignores the file if the spec's `config` has
@@ -24,7 +24,7 @@ _INJECTED_PREFIX = "__injected"
 
 
 def find_declared_secrets(schema: Any, config: Any) -> Iterator[str]:
-    """Yields those values of a configuration that its JSON schema marks as `airbyte_secret`.
+    """Yields the values in a configuration that its JSON schema marks as `airbyte_secret`.
 
     Args:
         config: the part of the configuration that the schema describes.
@@ -48,7 +48,7 @@ def find_declared_secrets(schema: Any, config: Any) -> Iterator[str]:
 
 
 def find_secret_values(config: Any) -> Iterator[str]:
-    """Yields those values of a configuration whose keys suggest a secret."""
+    """Yields the values in a configuration whose keys suggest a secret."""
     if isinstance(config, dict):
         for name, value in config.items():
             yield from _list_texts(value) if is_secret_key(name) else find_secret_values(value)
@@ -132,8 +132,8 @@ class ConfigUpdates:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             new.unlink(missing_ok=True)  # write_json sets the mode of new files only
             write_json(self.path.parent, new.name, {"of": self._fingerprint(), "config": values})
-            # Replaced atomically, so that a crash does not lose the new token. The old token may be
-            # invalid.
+            # Replaced atomically, so that a crash does not lose the new token. The old token may
+            # already be invalid.
             replace_atomically(new, self.path)
         except OSError as error:
             raise TableError(

@@ -1,7 +1,7 @@
 """Parses the messages of the Airbyte protocol.
 
-Lines that are not JSON are log lines. But a line that looks like a damaged message is an error,
-because records could otherwise be lost. Some log messages report that records are missing.
+Lines that are not JSON are treated as log lines. However, a line that looks like a damaged message
+is an error, because it may contain a record. Some log messages report that records are missing.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ class AirbyteMessages:
         """Returns the stream that a record belongs to.
 
         Raises:
-            TableError: if not exactly one stream matches, because a state could cover a record that
-                no table receives.
+            TableError: if no stream or several streams match. Otherwise a state could cover a
+                record that no table receives.
         """
         if key not in self._resolved:
             match = self._resolve(key, reader)
@@ -179,8 +179,8 @@ def parse_line(
 ) -> dict[str, Any] | None:
     """Returns the message in a line, or None if it is a log line.
 
-    If the message is nested too deeply to be parsed, returns only its outer levels, with a true
-    `is_deep` field.
+    If the message is nested too deeply to be parsed, returns only its outer levels, with `is_deep`
+    set to true.
 
     Args:
         before_output: called before an error quotes the line.

@@ -94,7 +94,7 @@ class AirbyteSource(ProgramSource):
         return self.build_command(read.folder, "read", files), message_format
 
     def hide_declared_secrets(self) -> None:
-        """Registers those values of `config` that the connector's specification marks as secret."""
+        """Registers the values in `config` that the connector's specification marks as secret."""
         if self._has_read_specification:
             return
         self._has_read_specification = True
@@ -124,7 +124,7 @@ class AirbyteSource(ProgramSource):
     def _hide_updated_secrets(self, values: Mapping[str, Any]) -> None:
         """Registers the secrets among the values that a connector refreshed.
 
-        They are masked only as whole words. Otherwise a connector could make messages unreadable.
+        They are redacted only as whole words. Otherwise a connector could make messages unreadable.
 
         Raises:
             TableError: if there are too many secrets.

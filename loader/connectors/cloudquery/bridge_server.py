@@ -54,7 +54,7 @@ class BridgeServer:
         """
         yield from self._read_messages()
         # A signal may reach both processes. The bridge may then exit before the loader has handled
-        # it.
+        # the signal.
         if not self._is_ending.wait(_EXIT_SECONDS):
             raise TableError(
                 "the bridge to CloudQuery has exited, and its open syncs have failed",
@@ -111,7 +111,7 @@ def start_bridge_server(
     """Starts the bridge as a server, and stops it after the block.
 
     Args:
-        address: such as `localhost:7778` or `unix:/path`.
+        address: the address to listen on, such as `localhost:7778` or `unix:/path`.
         python: a Python interpreter that has `cloudquery-plugin-pb`; None for the loader's own.
         idle_timeout: the time in seconds after which a silent stream is cancelled.
 

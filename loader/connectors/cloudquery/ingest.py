@@ -1,8 +1,8 @@
 """Appends the rows that `cloudquery sync` sends to the lake, and stores the states of plugins.
 
 The bridge spools the rows of a sync to a folder (:mod:`loader.connectors.cloudquery.bridge`). When
-the sync's stream ends, the loader appends the rows like those of its own sources. Only then does
-the bridge acknowledge the sync and apply the plugin's state.
+the sync's stream ends, the loader appends the rows in the same way as those of its own sources.
+Only then does the bridge acknowledge the sync and apply the plugin's state.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def serve(
     """Serves a CloudQuery v3 destination and state backend, to which `cloudquery sync` writes.
 
     The rows of a sync are appended when its stream ends; then its state takes effect. Values are
-    written as they are sent: the `mask` option is for sources of the spec only.
+    written as they are sent: the `mask` option applies only to the spec's sources.
     """
     from loader.cli.ingest_command import choose_lake, open_ingest
     from loader.connectors.cloudquery.bridge_server import start_bridge_server

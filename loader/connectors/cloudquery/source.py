@@ -68,8 +68,8 @@ def build_bridge_command(
         files: maps the name of an option to the path of its file.
 
     Raises:
-        SpecError: if `cloudquery-plugin-pb` is missing in the loader's interpreter and `python` is
-            None.
+        SpecError: if `python` is None and `cloudquery-plugin-pb` is missing from the loader's
+            interpreter.
     """
     if python is None and importlib.util.find_spec("cloudquery") is None:
         raise SpecError(

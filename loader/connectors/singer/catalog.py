@@ -34,7 +34,7 @@ class _Part(TypedDict):
 
 
 class _Stream(TypedDict, total=False):
-    """A stream in a catalog, with only those fields that the loader reads."""
+    """A stream in a catalog, with only the fields that the loader reads."""
 
     stream: str | None
     tap_stream_id: str | None
@@ -176,7 +176,8 @@ def _select_fields(
 
     Args:
         parts: the stream's metadata. Fields without metadata get an entry.
-        deselects: whether the spec excludes fields, so that all other fields are deselected.
+        deselects: whether to deselect fields that are not in `columns`, because the spec excludes
+            fields.
     """
     fields = schema.get("properties") if isinstance(schema, dict) else None
     parts_by_field = {}

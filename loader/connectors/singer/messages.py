@@ -130,8 +130,8 @@ def build_state_input(
     """Returns the content of the tap's state file, or None if all streams start over.
 
     The state of most taps contains a bookmark for each stream. A stream starts over if its bookmark
-    is removed. If a bookmark cannot be removed, all streams start over, because the tap would skip
-    those records of the stream that the state covers.
+    is removed. If a bookmark cannot be removed, all streams start over, because the tap would
+    otherwise skip the stream's records that the state covers.
 
     Args:
         states: maps a stream to its stored state, or to None if the stream starts over.

@@ -2,13 +2,14 @@
 
 The states are stored unchanged, or encrypted if the source has a `mask_key`.
 
-A state of one stream is stored with the stream's table. A state of all streams is stored with each
-table whose records it covers. Tables are committed separately, so they may store different states.
-The next run passes the oldest of these states to the program, so that no table misses records. The
-program then sends some records again, which the loader recognises by their keys.
+A state that covers one stream is stored with the stream's table. A state that covers all streams is
+stored with each table whose records it covers. Tables are committed separately, so they may store
+different states. The next run passes the oldest of these states to the program, so that no table
+misses records. The program then sends some records again, which the loader recognises by their
+keys.
 
 If a run starts from an older state than a table has stored, the run's new states may cover fewer
-records than the stored state. They are then stored only after the run has succeeded.
+records than the stored state. The new states are then stored only after the run has succeeded.
 """
 
 from __future__ import annotations
@@ -134,9 +135,9 @@ def find_oldest_shared(states: Sequence[ConnectorState]) -> ConnectorState | Non
 def find_streams_behind(
     states: Mapping[Hashable, ConnectorState | None], shared: ConnectorState
 ) -> set[Hashable]:
-    """Returns the streams whose tables lack records that a state of all streams covers.
+    """Returns the streams whose tables lack records that a shared state covers.
 
-    Such a table has no state, or has an older state that covers only its own stream.
+    Such a table has no state, or only an older state for its own stream.
     """
     return {
         key

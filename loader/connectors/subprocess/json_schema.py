@@ -54,7 +54,7 @@ def read_streams(
 
 @dataclass(frozen=True)
 class Column:
-    """A top-level field of a stream's records.
+    """A top-level field in a stream's records.
 
     Attributes:
         convert: converts a JSON value to the format of the spool
@@ -121,7 +121,7 @@ def parse_type(
 ) -> t.DataType:
     """Returns the Spark type for a field's JSON schema.
 
-    Objects, arrays, and fields that have no type or several types become strings of JSON.
+    Objects, arrays, and fields that have no type or several types become JSON strings.
 
     Args:
         root: the schema of the stream, in which references are resolved.

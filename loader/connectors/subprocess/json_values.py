@@ -186,7 +186,7 @@ def _make_decimal_converter(precision: int, scale: int) -> Callable[[Any], str]:
         if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
             raise ConversionError
         if isinstance(value, str) and ("_" in value or not value.isascii()):
-            raise ConversionError  # Python would accept underscores and digits of other scripts
+            raise ConversionError  # Python would accept underscores and digits from other scripts
         try:
             number = Decimal(repr(value) if isinstance(value, float) else str(value).strip())
             if not number.is_finite() or abs(number) >= largest:
@@ -252,13 +252,13 @@ def _to_days(value: Any) -> int:
 
 
 def _to_microseconds(value: Any) -> int:
-    """Returns a time in truncated microseconds. A time without an offset is in UTC."""
+    """Returns a time in truncated microseconds. A time without an offset is taken as UTC."""
     if type(value) is not str or len(value) > _LONGEST_TIME:
         raise ConversionError
     return _parse_microseconds(value)
 
 
-@lru_cache(maxsize=8192)  # many records have equal times
+@lru_cache(maxsize=8192)  # many records have the same time
 def _parse_microseconds(text: str) -> int:
     try:
         # The usual format, which all Python versions parse in the same way.

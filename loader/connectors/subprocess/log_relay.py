@@ -55,7 +55,7 @@ class LogRelay:
 
     Args:
         warn: called with the name of a table or of the source, and a warning.
-        before_output: called before output of the program is shown.
+        before_output: called before any output of the program is shown.
     """
 
     def __init__(

@@ -41,7 +41,7 @@ class Stream:
         has_ended: whether no more batches follow.
         possible_gap: the reason why records may be missing, or None. If set, later states are
             ignored.
-        is_wanted: whether the run still loads the table; False after an error of the table.
+        is_wanted: whether the run still loads the table; False once the table has failed.
         received: the number of records since the last state.
     """
 
@@ -64,7 +64,7 @@ class Stream:
         return self.is_wanted and self.error is None
 
     def find_gap_reason(self) -> LoaderError | None:
-        """Returns the error that may have caused missing records, or None."""
+        """Returns the error because of which records may be missing, or None."""
         return self.reported_error or self.possible_gap
 
     def find_reported_error(self, failure: str) -> LoaderError | None:
@@ -121,7 +121,7 @@ class MessageReader:
         number: the number of the source's newest state.
         timeout: the time in seconds without output after which the program is stopped.
         warn: called with the name of a table or of the source, and a warning.
-        before_output: called before output of the program is shown.
+        before_output: called before any output of the program is shown.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class MessageReader:
         """Waits for the next batch of a stream, and returns it.
 
         Args:
-            proceed: called while waiting. Raises an error if the user interrupted the run.
+            proceed: called while waiting. Raises an error if the user has interrupted the run.
 
         Raises:
             LoaderError: if the stream failed and has no more batches.
@@ -213,7 +213,7 @@ class MessageReader:
     def close(self) -> None:
         """Stops the program and the reading thread.
 
-        If all streams succeeded, the program first gets some time to exit by itself.
+        If all streams succeeded, the program first gets some time to exit on its own.
         """
         with self._changed:
             all_well = all(

@@ -130,7 +130,7 @@ def read_answer(
         errors: a list to which `parse` adds the errors that the messages report.
         timeout: the time in seconds without output after which the program is stopped. Its total
             run time is limited to four times as long.
-        before_output: called before output of the program is shown.
+        before_output: called before any output of the program is shown.
         ignores_interruption: whether the program may finish if the user interrupts the run.
 
     Raises:

@@ -24,7 +24,7 @@ class RecordMasks:
     Attributes:
         schema: the table's columns, with the types of the masked values.
         columns: maps each masked column to its mask.
-        patterns: maps names and wildcards to masks, also for undeclared fields.
+        patterns: maps names and wildcards to masks. They may also match undeclared fields.
         key: the key of the `hash` mask.
     """
 

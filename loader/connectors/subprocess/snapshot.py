@@ -47,7 +47,7 @@ class PlannedRead:
         folder: a private folder for the program's configuration and for the spool.
         states: maps the name of each table, as in messages, to the state that it resumes from.
         streams: the streams to fill, keyed as in the program's messages.
-        number: the number above which new states are numbered.
+        number: a lower bound. All new states get higher numbers.
     """
 
     folder: Path
@@ -149,8 +149,8 @@ class ProgramSnapshot(Snapshot):
             )
         self._context = context
         numbers = [state.number for state in (*known, *stored) if state is not None]
-        # New states are numbered from the current time, which is above the numbers of all earlier
-        # states, including unreadable ones.
+        # New states are numbered from the current time on, which is above the numbers of all
+        # earlier states, including unreadable ones.
         number = max([time.time_ns() // 1000, *numbers])
         self._reader = self._start_read(
             PlannedRead(self.folder, requests, states, streams, number, context)

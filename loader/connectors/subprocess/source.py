@@ -157,7 +157,7 @@ class ProgramSource(Source):
 
     @abstractmethod
     def prepare_read(self, read: PlannedRead) -> tuple[Sequence[str], MessageFormat]:
-        """Writes the files for a read. Returns the command, and a parser of its messages."""
+        """Writes the files for a read. Returns the command, and a parser for its messages."""
 
     def probe(self, folder: Path) -> None:
         """Raises TableError if the program cannot reach its source."""

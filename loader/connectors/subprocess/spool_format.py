@@ -271,7 +271,7 @@ def flag_deleted(rows: DataFrame, deletions: Sequence[DataFrame]) -> DataFrame:
     Preserves the order of the rows.
 
     Args:
-        rows: rows with the :data:`DELETIONS_BEFORE` column, which the result lacks.
+        rows: rows with the :data:`DELETIONS_BEFORE` column, which the result omits.
         deletions: the values and number of each deletion, in one DataFrame for each set of columns
             that identifies deleted rows.
     """

@@ -171,7 +171,7 @@ class Child:
         return code
 
     def wait(self, seconds: float) -> bool:
-        """Waits up to `seconds` for the child to exit by itself. Returns whether it has exited."""
+        """Waits up to `seconds` for the child to exit on its own. Returns whether it has exited."""
         with suppress(subprocess.TimeoutExpired):
             self._child.wait(seconds)
         return self._child.poll() is not None

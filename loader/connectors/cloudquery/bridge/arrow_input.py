@@ -116,7 +116,7 @@ class IdleTimeout:
 
 
 class DiskBudget:
-    """Limits the rows of a session to half of the free disk space.
+    """Limits the size of a session's rows to half of the free disk space.
 
     The other half is for the loader's second copy of the rows, and for other programs.
     """
@@ -178,7 +178,7 @@ def _name_of(schema: pa.Schema) -> str:
 def build_malformed_error(error: Exception, table: str) -> MalformedError:
     text = str(error).partition("\n")[0]
     kind = type(error).__name__
-    # A long text is omitted instead of truncated, because redaction does not recognise a part of a
+    # A long text is omitted instead of truncated, because redaction does not recognise part of a
     # secret.
     return MalformedError(f"{kind}: {text}" if len(text) <= MAX_ERROR_TEXT else kind, table)
 
@@ -263,7 +263,7 @@ def _check_type(kind: pa.DataType) -> None:
 
 
 def _check_size(message: Any) -> None:
-    """Rejects a batch that declares too many values or bytes. Arrow must have parsed it before."""
+    """Rejects a batch that declares too many values or bytes. Arrow must already have parsed it."""
     root = _Table.root(memoryview(message.metadata))
     batch = root.table(2)
     values = [batch.number("<q", 0), *(length for length, _ in batch.pairs(1))]

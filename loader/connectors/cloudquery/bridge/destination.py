@@ -62,7 +62,7 @@ class Session:
         has_rows: whether the stream has sent rows or deletions of rows.
         stale: the tables from which the sync deletes stale rows.
         source: the name of the source; empty until a message contains the name.
-        has_ended: set when the rows were appended or could not be appended.
+        has_ended: set once the rows have been appended, or appending them has failed.
     """
 
     number: int
@@ -124,7 +124,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
         self._idle = IdleTimeout(idle_timeout, lambda: send_to_loader({"ended": _TIMED_OUT}))
 
     def begin(self, states: Mapping[str, Mapping[str, Any]]) -> None:
-        """Lets syncs start, because the loader is ready.
+        """Lets syncs start. Called once the loader is ready.
 
         Args:
             states: the stored states, keyed by the name of the state table.
@@ -298,8 +298,8 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
     def _send_session(self, session: Session, catalog: Mapping[str, Any], context: Any) -> None:
         """Sends a session to the loader, and waits until the loader has appended it.
 
-        If the client disconnects meanwhile, the rows are deleted, because the client would send
-        them again.
+        If the client disconnects in the meantime, the rows are deleted, because the client would
+        send them again.
         """
         send_to_loader({"session": session.number, "folder": str(session.folder), **catalog})
         while not session.has_ended.wait(1):

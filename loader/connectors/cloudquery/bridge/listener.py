@@ -142,7 +142,7 @@ class _UnusableError(Exception):
 
 
 def _is_free(address: str) -> bool:
-    """Returns whether a host and port are valid, and the port is free on all host addresses.
+    """Returns whether a host and port are valid, and the port is free on all addresses.
 
     gRPC accepts a port that is free on only one address, such as the IPv6 address, and replaces
     ports above 65535.

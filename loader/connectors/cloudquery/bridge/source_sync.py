@@ -20,7 +20,7 @@ def send_message(kind: str, body: Mapping[str, Any], name: str = "") -> None:
 
 
 def report_failure(text: str, table: str | None = None) -> None:
-    """Reports that a table failed, or the whole sync if no table is given."""
+    """Reports that a table failed or, if no table is given, that the whole sync failed."""
     error: dict[str, Any] = {"message": text}
     if table:
         error["stream_descriptor"] = {"name": table}

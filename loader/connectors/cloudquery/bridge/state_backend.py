@@ -47,7 +47,7 @@ class StateBackend(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
     """The gRPC service of the state backend. It stores one table of keys, values and versions.
 
     Every user of the machine can connect to its port. So the table's name is a secret that only the
-    plugin receives. Other clients can neither read nor write the state.
+    plugin receives, and other clients can neither read nor write the state.
     """
 
     def __init__(self, known: Mapping[str, Any]) -> None:
@@ -169,7 +169,7 @@ def check_budget(used: int, batch: pa.RecordBatch) -> None:
 
 
 def check_state(batch: pa.RecordBatch) -> None:
-    """Raises MalformedError if a column has a type that CloudQuery's states do not have."""
+    """Raises MalformedError if a column has a type that CloudQuery's states do not use."""
     schema, name = batch.schema, read_table_name(batch.schema)
     for column in ("key", "value"):
         if column not in schema.names or schema.field(column).type not in _STRING_TYPES:

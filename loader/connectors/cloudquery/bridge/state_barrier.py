@@ -1,8 +1,8 @@
 """Delays a state until all open streams whose rows it may cover have ended.
 
 A plugin writes its state and its rows in different streams. So a state may cover the rows of any
-stream that started earlier, even of a stream that has not sent anything yet. If a stream fails or
-the server restarts, the stream's rows are not appended, but later states of running syncs may still
+stream that started earlier, even one that has not sent anything yet. If a stream fails or the
+server restarts, the stream's rows are not appended, but later states of running syncs may still
 cover them. A new sync first reads the stored state, which does not cover these rows. So a client's
 states are accepted only if the client has read the stored state since the last failure.
 """
