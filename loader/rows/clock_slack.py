@@ -1,9 +1,9 @@
 """Computes how far the times of late rows may be below the stored cursor.
 
-Many applications compute a row's time themselves, before the transaction starts. Their clock may be
-behind the database's, and they may truncate the time to a second, an hour or a day. If the database
-does not show which rows are new, the loader finds such rows only if the next window starts lower.
-It starts lower by the sum of two durations:
+Many applications compute a row's time themselves, before the transaction starts. Their clocks may
+be behind the database's, and they may truncate the time to a second, an hour or a day. If the
+database does not show which rows are new, the loader finds such rows only if the next window starts
+lower. It is lowered by the sum of two durations:
 
 - The allowance for clocks that are behind (slack): the table's `lookback`, or else
   :data:`DEFAULT_SLACK`.
@@ -11,8 +11,8 @@ It starts lower by the sum of two durations:
   be up to an hour too low.
 
 Each sync derives the unit from the lowest and the highest cursor of its window. In a truncated
-column, both cursors are truncated. If the cursors only look truncated, the next window is larger
-than necessary, but never too small.
+column, both cursors are truncated. If the cursors only happen to look truncated, the next window is
+larger than necessary, but never too small.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from loader.rows.window import Window
 DEFAULT_SLACK = 300
 """How many seconds an application's clock may be behind the database's if there is no `lookback`.
 
-Kerberos accepts the same difference by default.
+Kerberos tolerates the same clock skew by default.
 """
 
 SECOND, MINUTE, HOUR, DAY = 1, 60, 3600, 86400
@@ -36,7 +36,7 @@ UNITS = {MINUTE: "minute", HOUR: "hour", DAY: "day"}
 """The units that make the next window noticeably larger."""
 
 _UNIT = "unit"
-"""The checkpoint's entry for the unit of the cursor column."""
+"""The checkpoint's entry for the unit to which the cursor column is truncated."""
 _FLOOR = "floor"
 """The checkpoint's entry for a cursor that a user set to skip the rows below it."""
 
@@ -44,8 +44,9 @@ _FLOOR = "floor"
 def measure_unit(*cursors: Cursor | None) -> int | None:
     """Returns the unit in seconds to which all of these times are truncated.
 
-    Returns 0 if a time has a fraction of a second, and None if there are no times. Whole quarters
-    of an hour count as hours, because some time zones differ from UTC by quarters of an hour.
+    Returns 0 if a time has a fraction of a second, and None if there are no times. Times on a
+    quarter of an hour count as whole hours, because some time zones differ from UTC by quarters of
+    an hour.
     """
     return min((_measure(cursor) for cursor in cursors if cursor is not None), default=None)
 
@@ -77,7 +78,7 @@ def find_slack(window: Window) -> int:
 
 
 def limit_reach(reach: Cursor, window: Window) -> Cursor:
-    """Returns the bound, but at least the lowest cursor that the user wants to load."""
+    """Returns `reach`, or the lowest cursor that the user wants to load if that is higher."""
     floor = (window.mark or {}).get(_FLOOR)
     limits = [window.initial, Cursor.parse(str(floor), reach.type) if floor else None]
     return max(

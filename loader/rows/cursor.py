@@ -76,7 +76,7 @@ _SPARK_TYPES = {
 }
 
 _MOST_DIGITS = 1000
-"""The maximum number of digits. A short string such as 1e1000000000 would have too many."""
+"""The maximum number of digits. A string as short as 1e1000000000 would have a billion."""
 
 _TIMESTAMP = re.compile(
     r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d(?::\d\d)?)(?:\.(\d+))?(Z|[+-]\d\d:?\d\d|[+-]\d\d)?"
@@ -173,7 +173,8 @@ class Cursor:
             span = dt.timedelta(seconds=lookback.seconds)
             if self.type is CursorType.DATE:
                 span = dt.timedelta(days=-(-span // dt.timedelta(days=1)))
-            # The result must not fall below the year 1, which is common in default values.
+            # The result must not be before the year 1. Dates in that year are common default
+            # values.
             first = dt.date.min if self.type is CursorType.DATE else dt.datetime.min
             lower = self.order - min(span, self.order - first)
             text = lower.isoformat() if self.type is CursorType.DATE else _format_datetime(lower)

@@ -41,7 +41,7 @@ def cast_exactly(text: Column, target: t.DataType, name: str, hides_value: bool 
     """Casts a string column to a type. The query fails if the cast would change a value.
 
     For example, it fails if a number has too many digits, if a date has a time of day, or if a
-    timestamp without time zone has a time zone.
+    value for a timestamp without time zone has one.
 
     Args:
         target: a type that `column_types` supports.
@@ -89,7 +89,8 @@ def cast_exactly(text: Column, target: t.DataType, name: str, hides_value: bool 
 def cast_to_text(column: Column, kind: t.DataType, name: str) -> Column:
     """Casts a column to strings. The query fails if bytes are not UTF-8.
 
-    Structs, arrays and maps become JSON. All other values become the same strings as in Spark.
+    Structs, arrays and maps become JSON. All other values become the strings to which Spark casts
+    them.
     """
     if isinstance(kind, (t.StructType, t.ArrayType, t.MapType)):
         return f.when(column.isNotNull(), f.to_json(column))

@@ -51,7 +51,7 @@ def add_secrets(rows: DataFrame, secrets: Mapping[str, bytes]) -> DataFrame:
 
 
 def mask_rows(rows: DataFrame, masks: Mapping[str, str], key: bytes | None) -> DataFrame:
-    """Returns the rows with masked values. Masks of columns that the rows lack are ignored."""
+    """Returns the rows with masked values. Masks for columns that the rows lack are ignored."""
     names, schema = rows.columns, rows.schema
     used = {name: masks[name] for name in names if name in masks}
     rows = add_secrets(rows, derive_secrets(used, key))

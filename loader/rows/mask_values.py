@@ -1,7 +1,7 @@
 """Masks single values in Python.
 
-Connectors use these functions for records that they write to disk before Spark reads them. They
-return the same results as the Spark expressions in :mod:`loader.rows.mask_columns`.
+Connectors use these functions for records that they write to disk before Spark reads them. The
+functions return the same results as the Spark expressions in :mod:`loader.rows.mask_columns`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def make_mask(mask: str, key: bytes | None) -> Callable[[Any], Any]:
         make_mask("last: 4", None)("4111111111111111") == "***1111"
 
     Args:
-        mask: the mask as the spec stores it.
+        mask: the mask as it is in the spec.
     """
     kind, _, count = mask.partition(": ")
     if kind == HASH:

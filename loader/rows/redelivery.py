@@ -50,10 +50,10 @@ def flag_redelivered(
 ) -> DataFrame:
     """Adds three boolean columns, which compare a row with its key's newest version in `raw`.
 
-    - ``_cq_redelivered``: the newest version is identical.
-    - ``_cq_overrules``: the row is newer, but its cursor does not show it, because the newest
-      version's cursor is higher, or is the same and below the window.
-    - ``_cq_cursor_unmoved``: the newest version has the same cursor but other values.
+    - ``_cq_redelivered``: the newest version is identical. - ``_cq_overrules``: the row is newer,
+    but its cursor does not show it, because the newest version's cursor is higher, or because both
+    have the same cursor and it is below the window. - ``_cq_cursor_unmoved``: the newest version
+    has the same cursor but different values.
 
     Only rows of the raw table at or above the window's lower bound are read, so the cost depends
     only on the size of the window. If the cursor is a string that the source does not order by
@@ -113,7 +113,7 @@ def flag_redelivered(
             .when(same_cursor, all_in_raw & last.eqNullSafe(newest_version["payload"]))
             .otherwise(in_raw)
         )
-    # A null cursor is lower than all other cursors.
+    # A null cursor sorts below all other cursors.
     newest_cursor = newest_version["cursor"]
     is_below = newest_cursor.isNotNull() & (cursor_value.isNull() | (cursor_value < newest_cursor))
     if cursor is not None and window.low is not None:
@@ -133,7 +133,7 @@ def flag_redelivered(
 def has_lost_cursor(new_rows: DataFrame, raw: DataFrame, key: Sequence[str], cursor: str) -> bool:
     """Returns whether a new row has a null cursor although its key has a cursor in the raw table.
 
-    This is expensive, because it reads all keys of the raw table.
+    This is expensive, because it reads all keys in the raw table.
     """
     lost = new_rows.where(f.col(quote_name(cursor)).isNull())
     with_cursor = raw.where(f.col(quote_name(cursor)).isNotNull())

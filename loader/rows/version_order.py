@@ -40,11 +40,12 @@ def quote_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class Generations:
-    """The generations of the raw table that are compared with a window's rows.
+    """The generations in the raw table that are compared with a window's rows.
 
     Attributes:
         base: the newest generation that started with a full read. Older ones are not compared.
-        current: the newest generation; higher than `base` if a later batch overrode cursors.
+        current: the newest generation; higher than `base` if a later batch overrode the cursor
+            order.
     """
 
     base: int
@@ -57,11 +58,11 @@ def assign_generation(
     """Assigns each row to its key's generation in the raw table.
 
     Some sources may return several versions of a key in any order. The cursor then determines the
-    newest version, unless a repair overrode the order. Rows of repaired keys are appended in the
-    repair's generation. All other rows are appended in the base generation, so that a version with
+    newest version, unless a repair overrode the order. Rows with a repaired key are appended to the
+    repair's generation. All other rows are appended to the base generation, so that a version with
     a higher cursor remains newer than a late row.
 
-    Only rows of the raw table above the base generation are read.
+    From the raw table, only rows above the base generation are read.
     """
     parts = [f"_cq_key_{i}" for i in range(len(key))]
     repaired = (

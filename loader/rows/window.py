@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 BY_HAND = "set_by_hand"
-"""The checkpoint's entry for a cursor that a user set. It stays valid if the source is replaced."""
+"""The checkpoint's entry for a cursor that a user set. It is kept if the source is replaced."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,10 @@ class Window:
             how often each row occurs in the same range of the source and the raw table.
         has_key: whether rows have a key, so that a row that is read again replaces its older
             version.
-        above: only rows above this cursor are read.
+        above: an exclusive lower bound, in addition to `low`; None if there is none.
         initial: the lowest cursor to load according to the spec; None loads all rows.
-        stored_cursor: None if this sync reads all rows.
-        read_raw: reads the given columns of the raw table, from the newest full read on, so that
+        stored_cursor: the cursor that the last sync stored; None if this sync reads all rows.
+        read_raw: reads the given columns of the raw table's rows since the last full read, so that
             connectors can find rows that were never loaded. Columns that the raw table lacks are
             null.
     """
@@ -105,7 +105,7 @@ class LogRange:
     redelivered, and a later row is the newer version regardless of its cursor.
 
     Attributes:
-        low: the log position at which reading starts; None reads all rows of the table in a new
+        low: the log position at which reading starts; None reads all rows of the table into a new
             generation.
         high: the log position up to which the raw table is complete after the batch.
         retained_bytes: the size of the log that the source retains for the loader; None if unknown.
@@ -128,7 +128,7 @@ class Bounds:
         nulls: how many of the rows have no cursor.
         rows_up_to_cursor: how many of the rows are at or below the window's `stored_cursor`; None
             if they were not counted.
-        low, high: the lowest and the highest cursor of the rows.
+        low, high: the lowest and the highest cursor in the rows.
         is_finer: whether the highest cursor has digits beyond the microsecond, which `high` omits.
         clock: the source's clock, as a value of the cursor's type; None if unknown.
         future: the number of rows whose cursor is later than the clock.
@@ -141,7 +141,7 @@ class Bounds:
         notes: warnings for the user, which do not stop the sync.
         log: the part of the source's log to read; None unless `sync_mode` is `cdc`.
         deletions: the number of deletions that the source reports; see :meth:`Snapshot.deletions`.
-        complete_until: a time on the source's clock. All rows that were committed until then are in
+        complete_until: a time on the source's clock. All rows that were committed by then are in
             this window or already in the raw table. None if unknown.
     """
 
@@ -179,7 +179,7 @@ def lower_bound(
 
 
 def next_cursor(stored: Cursor | None, bounds: Bounds) -> Cursor | None:
-    """Returns the cursor to store after the rows of `bounds` are published.
+    """Returns the cursor to store once the rows of `bounds` have been published.
 
     Unless the source was rewound, the result is not lower than the stored cursor. It is limited to
     the source's clock, because a row dated in the future would make the next syncs skip rows.

@@ -150,8 +150,8 @@ class MaskedSnapshot(Snapshot):
     ) -> Digest | None:
         if not isinstance(table, MaskedTable):
             return self._snapshot.digest(table, window, rows, until)
-        # Digests are stored. Without the key, an attacker who can read a row's unmasked columns in
-        # the raw table could try values for the masked columns until the digests are equal.
+        # Digests are stored. If they were not keyed, an attacker who can read a row's unmasked
+        # columns in the raw table could try values for the masked columns until the digests match.
         if self._key is None:
             return None
         digest = self._snapshot.digest(table.original, window, rows, until)
@@ -246,7 +246,7 @@ class MaskedSnapshot(Snapshot):
 
 
 def mask_source(source: Source, key: SecretStr | None) -> Source:
-    """Wraps the source if the spec masks columns of any table. Otherwise returns it unchanged."""
+    """Wraps the source if the spec masks columns in any table. Otherwise returns it unchanged."""
     source.mask_key = key.get_secret_value().encode() if key is not None else None
     if any(options.mask for options in source.table_options.values()):
         return MaskedSource(source)

@@ -17,8 +17,8 @@ class MaskedTable(SourceTable):
     Attributes:
         original: the table as the source describes it.
         masks: the mask of each masked column (:func:`loader.rows.mask_values.make_mask`).
-        patterns: the `mask` option, whose keys are names or wildcards, to mask fields that have no
-            column. Empty unless :attr:`Source.masks_records` is true.
+        patterns: the `mask` option, whose keys are names or wildcards. It is needed to mask fields
+            that have no column. Empty unless :attr:`Source.masks_records` is true.
         key: the key for the `hash` mask; None if the spec has none.
         key_id: identifies `key` without exposing it; empty if no column has the `hash` mask.
     """

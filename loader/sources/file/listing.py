@@ -39,7 +39,7 @@ _LINES = 1 << 33
 _FIRST = Over.unboundedPreceding
 
 _COARSEST = dt.timedelta(seconds=2)
-"""The coarsest resolution of modification times on any file system, namely FAT."""
+"""The coarsest resolution of modification times on any file system (on FAT)."""
 
 _LONGEST_COLUMNS = 16_000
 """The maximum length of the column list in the checkpoint, which is stored in each commit."""

@@ -55,8 +55,8 @@ class PostgreSQL(Dialect):
             scale -= 2048 if scale > 1000 else 0  # the driver adds 2048 to a negative scale
             return f"{{}}::numeric({max(size - min(scale, 0), scale)}, {max(scale, 0)})"
         if kind == ARRAY:
-            # Spark 4 assumes that an array has the declared number of dimensions, which an
-            # expression does not have.
+            # Spark 4 assumes that an array has as many dimensions as its column declares. For an
+            # expression, nothing is declared.
             type_name = row.get("TYPE_NAME")
             if type_name in _AS_TEXTS:
                 return "{}::text[]"
@@ -91,8 +91,8 @@ class PostgreSQL(Dialect):
         return () if is_short else (f"set tcp_keepalives_idle = {_SILENT}",)
 
     def has_properties(self, connection: Connection) -> bool:
-        # A standard setting could be set in a pooler's shared session although the pooler dropped
-        # the loader's properties, so this is a custom setting.
+        # This is a custom setting, because a standard one could be set in a pooler's shared session
+        # even if the pooler dropped the loader's properties.
         [(setting,)] = connection.rows("select current_setting('strandline.direct', true)")
         return setting == "on"
 
@@ -125,8 +125,8 @@ class PostgreSQL(Dialect):
 
     def wall_offset(self, connection: Connection) -> int:
         # The driver sets the session's time zone to the JVM's, so `show timezone` returns UTC.
-        # Other clients have the time zone of the role, the database or the server. The server's is
-        # visible only in log_timezone, which initdb sets to the same zone.
+        # Other clients use the time zone of the role, the database or the server. The server's time
+        # zone is visible only in log_timezone, which initdb sets to the same zone.
         [(seconds,)] = connection.rows(
             """
             with zone as (

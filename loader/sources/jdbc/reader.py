@@ -2,7 +2,7 @@
 
 ``spark.read.jdbc`` opens a connection just to read the schema. For a small table this takes longer
 than the read itself, because PostgreSQL makes the driver hash the password thousands of times. The
-schema is therefore read with an open connection.
+schema is therefore read with a connection that is already open.
 
 A driver keeps all fetched rows in memory, regardless of their size. A driver that adapts its fetch
 size to earlier rows fails when large rows follow small ones. The fetch size is therefore derived
@@ -43,7 +43,7 @@ def read_schema(
     """Returns the schema that :func:`read_relation` would use.
 
     Raises:
-        DatabaseError, PySparkException: as :func:`read_relation`.
+        DatabaseError, PySparkException: as in :func:`read_relation`.
     """
     jvm: Any = spark._jvm
     columns = _read_columns(spark, connection, options, relation)
@@ -65,7 +65,7 @@ def read_relation(
     """Lazily reads a relation, as ``spark.read.jdbc`` does.
 
     Args:
-        connection: reads the schema. The readers open their own connections.
+        connection: the connection that is used to read the schema. The readers open their own.
         conditions: a condition for each partition; by default one partition reads all rows.
 
     Raises:
@@ -97,13 +97,13 @@ _RECAST = (
     (TimestampNTZType(), TimestampType()),
     (ArrayType(TimestampType()), ArrayType(TimestampNTZType())),
 )
-"""Pairs of a type that Spark's reader may choose for a time and the correct type."""
+"""Pairs of types for times: the one that Spark's reader may choose, and the correct one."""
 
 
 def restore_columns(
     rows: DataFrame, schema: StructType, as_texts: Collection[int], others: Sequence[str] = ()
 ) -> DataFrame:
-    """Renames and casts columns from Spark's reader to a table's columns.
+    """Converts the columns that Spark's reader returns to a table's names and types.
 
     Args:
         schema: the table's columns, in the order of the rows' columns.
@@ -210,7 +210,7 @@ def build_key_predicate(dialect: Dialect, columns: Mapping[str, str], keys: Data
 
     Args:
         columns: SQL for each key column, keyed by name.
-        keys: the keys, whose columns have these names.
+        keys: the keys, in columns that have the same names.
     """
     types = {name: keys.schema[name].dataType for name in columns}
     if not all(map(_is_comparable, types.values())):
@@ -240,7 +240,7 @@ def _is_comparable(data_type: t.DataType) -> bool:
 
 
 def _build_literal(dialect: Dialect, value: object) -> str | None:
-    """Formats a value as an SQL literal; None if the value may differ in the database."""
+    """Formats a value as an SQL literal. Returns None if it may differ in the database."""
     if isinstance(value, str):
         return dialect.text(value) if _PLAIN.fullmatch(value) else None
     if value is None:

@@ -149,7 +149,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             clock = self._convert_clock(_parse_utc(others.pop()) if with_clock else now, type_)
             bottom, top = (parse_bound(text, type_, table, window) for text in (low, high))
             if bottom is not None and self.late.condition(table, window) is not None:
-                reach = bottom  # no row of the window has a lower cursor
+                reach = bottom  # no row in the window has a lower cursor
                 if window.is_exhaustive:
                     [(rows, dated)] = connection.rows(
                         f"select count(*), {count_dated} from {relation}"
@@ -206,7 +206,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         return self._list_warnings(table, exact, cursor)
 
     def refuse_lossy_values(self, table: SourceTable, where: str = "") -> None:
-        """Raises a TableError if the lake cannot store a value of the selected rows."""
+        """Raises a TableError if the lake cannot store a value in the selected rows."""
         unusual = self._list_unusual_counts(table)
         if unusual:
             relation = self.source.rows(table.ref.native)
@@ -335,7 +335,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
 
     def lower_window(self, table: SourceTable, window: Window) -> Window:
         if not self.finds_late_rows_by_time(table) or OpenWork.from_mark(window.mark):
-            return window  # the open transactions are a lower bound for late rows
+            return window  # the open transactions provide a lower bound for late rows
         return lower_window(window)
 
     def finds_late_rows_by_time(self, table: SourceTable) -> bool:
@@ -424,7 +424,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             place = (native.catalog, native.schema, native.table)
             extent = self.dialect.read_size(connection, place) if not native.query else None
             if self.is_steady(table):
-                # The query names the columns, because the role may not have access to all.
+                # The query names the columns, because the role may not have access to all of them.
                 [(sampled,)] = connection.rows(
                     f"select avg(size)::bigint from (select {' + '.join(self._list_sizes(table))} "
                     f"as size from {self.source.relation(native)} limit {SAMPLE}) as sampled"
@@ -486,7 +486,8 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             return ""
         column = self.column(table, window.cursor.name)
         late = self.late.condition(table, window, bounds.reach if bounds else None)
-        # If the cursor is xmin, the raw table contains all rows that `late` does not select.
+        # If the cursor is xmin, the raw table already contains all rows that `late` does not
+        # select.
         if late is not None and table.ref.native.has_xmin:
             return build_where(self.dialect, column, window, bounds, only=late)
         return build_where(self.dialect, column, window, bounds, late=late)

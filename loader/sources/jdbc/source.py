@@ -60,7 +60,7 @@ from loader.spark.error_translation import translate_jdbc_error
 
 _TIMESTAMP_WITH_TIMEZONE = "2014"  # java.sql.Types
 _WITHOUT_TWINS = ("-7", "-6", "5", "4", "-5", "2", "3", "16", "91", "93")
-"""Numeric, boolean and time types, whose values remain different when they are cast."""
+"""Numeric, boolean and time types. Different values of these types stay different when cast."""
 _OF_TABLES = ("TABLE_CAT", "TABLE_SCHEM", "TABLE_NAME", "TABLE_TYPE", "REMARKS")
 
 
@@ -225,11 +225,11 @@ class JdbcSource(Database):
             ),
         )
         refuse_unordered_cursor(self, ref, described, cursor)
-        self.partition_column(described_table)  # raises an error for a wrong option
+        self.partition_column(described_table)  # raises an error if the option is wrong
         return described_table
 
     def _check_where(self, ref: TableRef) -> str:
-        """Returns a table's `where` option, which the database checks, or an empty string."""
+        """Lets the database check a table's `where` option. Returns it, or an empty string."""
         condition, where = self.read_options(ref).where, f"table {self.name}.{ref.name}, where"
         if condition is None:
             return ""

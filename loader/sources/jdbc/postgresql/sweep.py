@@ -32,7 +32,7 @@ _SHARE = 0.05
 """The largest share of the time that `sweep: auto` spends on sweeping one table."""
 _NEGLIGIBLE_SECONDS = 0.05
 _NEGLIGIBLE_SECONDS_IF_SMALL = 1.0
-"""The limit for tables that are too small to measure, because a busy machine may slow a sweep."""
+"""The limit for tables that are too small to measure, because a busy machine may slow it down."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,8 @@ class SweepRecord:
 
     Attributes:
         transactions: the transaction state of the sweep's snapshot.
-        at: the database's time of the sweep, in seconds since 1970; 0 if there was no sweep.
+        at: the time of the sweep by the database's clock, in seconds since 1970; 0 if there was no
+            sweep.
         bytes: the table's size.
         seconds: the duration of the sweep; 0 if a sync read all rows instead.
     """
@@ -67,7 +68,7 @@ class SweepRecord:
 
     @classmethod
     def from_mark(cls, mark: Mapping[str, Any] | None) -> SweepRecord | None:
-        """Parses the entry in a stored checkpoint; None if there is no entry."""
+        """Parses the entry in a stored checkpoint. Returns None if there is no entry."""
         entry = (mark or {}).get(SWEEP)
         if entry is None:
             return None
@@ -116,12 +117,12 @@ class Sweep:
         record: the record to store.
         has_run: whether the table was swept.
         rows: the number of rows that the sweep found below the window.
-        lowest: the lowest cursor of `rows`; None if there are none.
-        condition: an SQL condition that selects `rows`; empty if there are none.
+        lowest: the lowest cursor in these rows; None if there are none.
+        condition: an SQL condition that selects these rows; empty if there are none.
         must_store: whether the record must be stored even if no row is appended.
         excluded: the number of rows, with any cursor, that were written after the last sweep and do
             not match the `where` option. The raw table may contain earlier versions that matched.
-        exclusion: an SQL condition that selects `excluded`; empty if there are none.
+        exclusion: an SQL condition that selects the excluded rows; empty if there are none.
     """
 
     record: SweepRecord

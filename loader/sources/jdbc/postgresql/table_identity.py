@@ -6,7 +6,7 @@ Open transactions are not the only cause of late rows:
   that were written before the last sync.
 - Rows from logical replication have times from the publisher's clock, which may be earlier than the
   start of every local transaction.
-- Renaming an enum label changes values in rows that no transaction wrote.
+- Renaming an enum label changes values in rows without any transaction writing these rows.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class TableIdentity:
         database: the object id of the database. It distinguishes copies (``create database …
             template``), which have the same table ids.
         columns: the number and type of each column, keyed by name. The number changes if the column
-            is recreated, or if another column receives the name.
+            is recreated, or if another column is given its name.
         view: a hash of the name and definition of a view; empty for tables.
-        view_in_path: a hash of the definition that depends on the search_path, as in older
-            checkpoints.
+        view_in_path: the same hash, but with the definition as formatted for the role's
+            search_path. Older checkpoints contain this hash.
         labels: values that are not stored in rows: the labels of the columns' enums, keyed by the
             enum's object id; and the expressions of virtual columns, keyed by column number.
         bytes: the size of the stored rows, without their TOAST tables.
@@ -74,8 +74,9 @@ class TableIdentity:
     def list_added(self, mark: Mapping[str, Any] | None) -> frozenset[int]:
         """Returns the tables that were added after a checkpoint was stored.
 
-        Returns all tables if the database is another one, if the table was a view, if a column's
-        name now refers to another column, or if the checkpoint contains only a hash, which differs.
+        Returns all tables if this is another database, if the table was a view, if a column's name
+        now refers to another column, or if the checkpoint contains only a hash of the tables and
+        that hash differs.
         """
         if self.is_in_other_database(mark) or self.has_renamed_column(mark):
             return self.tables
@@ -88,7 +89,7 @@ class TableIdentity:
         return self.tables - set(map(int, stored_ids))
 
     def is_replaced(self, mark: Mapping[str, Any] | None) -> bool:
-        """Returns whether another table replaced the table after a checkpoint was stored."""
+        """Returns whether the table was replaced by another one after a checkpoint was stored."""
         before = str((mark or {}).get("tables") or "")
         if self.is_in_other_database(mark) or self.has_renamed_column(mark):
             return True
@@ -98,8 +99,8 @@ class TableIdentity:
     def has_renamed_column(self, mark: Mapping[str, Any] | None) -> bool:
         """Returns whether a column's name now refers to another column than in a checkpoint.
 
-        Changing a text type, which rewrites the column's values, also counts. Other changes of type
-        are detected by the column's type in Spark.
+        A change from one text type to another, which rewrites the column's values, also counts.
+        Other type changes are detected from the column's type in Spark.
         """
         stored = str((mark or {}).get("columns") or "").split()
         before = dict(column.split(":") for column in stored)
@@ -129,7 +130,7 @@ class TableIdentity:
 
     @cached_property
     def _named(self) -> dict[str, str]:
-        """The columns, keyed by a hash of the name."""
+        """The columns, keyed by a hash of their names."""
         return {f"{zlib.crc32(name.encode()):08x}": kind for name, kind in self.columns.items()}
 
     def is_in_other_database(self, mark: Mapping[str, Any] | None) -> bool:
@@ -156,23 +157,23 @@ _NAMES = ("tables", "replicated", "database", "columns", "view", "labels")
 
 
 def hash_text(text: str) -> str:
-    """Returns the md5 of a string, which databases in FIPS mode cannot compute."""
+    """Returns the md5 hash of a string. Databases in FIPS mode cannot compute it."""
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
 
 def read_table_identity(connection: Connection, relation: str) -> TableIdentity:
     """Reads the identity of a table, within the connection's transaction.
 
-    A view's definition is formatted with a fixed search_path, on which it depends. Each subquery
-    uses the previous one's result, so that the search_path is set before the definition is read and
-    restored afterwards.
+    The text of a view's definition depends on the search_path, so a fixed one is used. Each
+    subquery uses the previous one's result, so that the search_path is set before the definition is
+    read and restored afterwards.
 
     PostgreSQL records which tables a subscription writes, but not which tables other replication
     origins write. If there is another origin, every table counts as replicated.
 
     Args:
-        relation: the quoted name of the table, as a string literal; ``null`` for a query, whose
-            only identity is its database.
+        relation: the quoted name of the table, as a string literal; ``null`` for a query, which is
+            identified only by its database.
     """
     is_virtual = "attgenerated = 'v'" if connection.major_version >= 18 else "false"
     [(root, database, columns, tables, size, clock, views, replicated)] = connection.text_rows(
@@ -309,8 +310,8 @@ def _read_labels(connection: Connection, relation: str, is_virtual: str) -> Mapp
 def find_lowest(connection: Connection, tables: Iterable[int], minimum: str) -> list[str] | None:
     """Returns the minimum of each table that is not empty.
 
-    Returns None if the role cannot read all rows. It may have the privilege to read a parent table
-    but not its partitions.
+    Returns None if the role cannot read all rows. The role may have the privilege to read a parent
+    table but not its partitions.
     """
     ids = ", ".join(map(str, sorted(tables)))
     privileges = connection.rows(
