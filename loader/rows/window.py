@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 BY_HAND = "set_by_hand"
-"""The checkpoint's entry for a cursor that a user set. It is kept if the source is replaced."""
+"""Flags a checkpoint whose cursor a user set. It stays valid even if the source is replaced."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Window:
             version.
         above: an exclusive lower bound, in addition to `low`; None if there is none.
         initial: the lowest cursor to load according to the spec; None loads all rows.
-        stored_cursor: the cursor that the last sync stored; None if this sync reads all rows.
+        stored_cursor: the cursor in the table's state; None if this sync reads all rows.
         read_raw: reads the given columns of the raw table's rows since the last full read, so that
             connectors can find rows that were never loaded. Columns that the raw table lacks are
             null.

@@ -27,5 +27,5 @@ PASSED_ON = (
 
 
 def child_environment(*more: str) -> dict[str, str]:
-    """Returns the variables in :data:`PASSED_ON`, and `more` variables by name."""
+    """Returns the variables that :data:`PASSED_ON` and `more` name, if they are set."""
     return {name: os.environ[name] for name in (*PASSED_ON, *more) if name in os.environ}

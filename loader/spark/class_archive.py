@@ -128,7 +128,7 @@ def _find(home: SparkHome, java: Java) -> Archive | None:
 
 
 class _NotRecordedError(Exception):
-    """No archive can be recorded."""
+    """Raised if no archive can be recorded."""
 
 
 def _prepare(home: SparkHome, java: Java, wait: bool, report: Report) -> str:
@@ -164,7 +164,8 @@ def record_archive(home: SparkHome, java: Java) -> None:
     If another process is recording the archive, waits for that process instead.
 
     Raises:
-        _NotRecordedError: if Java cannot record the archive, or if its folder is not writable.
+        _NotRecordedError: if Java cannot record the archive, or if the archive's folder is not
+            writable.
     """
     folder = _folder(home, java)
     try:
@@ -199,7 +200,7 @@ def _record(home: SparkHome, java: Java, folder: Path) -> None:
             free = shutil.disk_usage(folder).free
             raise _NotRecordedError(f"Java did not write an archive ({free / 1e6:.0f} MB are free)")
         with fresh.open("rb") as file:
-            # Java would not detect a file that a power failure truncated.
+            # Java would not detect that a power failure had truncated the file.
             os.fsync(file.fileno())
         fresh.replace(folder / "classes.jsa")
     files = {name: (folder / name).stat().st_size for name in names}
@@ -236,7 +237,7 @@ def _run_workload(home: SparkHome, java: Java, options: list[str], place: Path) 
             command, cwd=place, env=env, capture_output=True, text=True, timeout=_RECORDING_SECONDS
         )
     except BaseException as ended:
-        with suppress(OSError, ValueError):  # the JVM would write the archive for 30 s
+        with suppress(OSError, ValueError):  # the JVM would go on writing the archive for 30 s
             os.killpg(json.loads((place / JVM_FILE).read_text())["group"], signal.SIGKILL)
         if isinstance(ended, subprocess.TimeoutExpired):
             raise _NotRecordedError(f"recording took more than {_RECORDING_SECONDS} s") from None

@@ -1,4 +1,4 @@
-"""Builds the class path of Spark's JVM from the jars of Spark, Iceberg, drivers and the user."""
+"""Builds the class path for Spark's JVM from the jars of Spark, Iceberg, drivers and the user."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 _ICEBERG = "iceberg-spark-runtime"
 JARS = "spark.jars"
 """The setting that lists the jars for executors, which the JVM receives when it starts. A session
-must not set it, because it would replace the jars that the loader added or Spark downloaded."""
+must not set it, because that would replace the jars that the loader added or Spark downloaded."""
 _PACKAGES = "spark.jars.packages"
 # Spark opens these files in `conf/` by path. It finds other files only on the class path.
 _READ_BY_PATH = ("spark-env.sh", "spark-defaults.conf", "log4j2.properties")
-# MLlib is not used. Spark 4 would register its functions at each start, which takes 0.5 s of 3.3 s.
+# MLlib is not used. Spark 4 would register its functions at each start, taking 0.5 s of 3.3 s.
 _UNUSED = ("spark-mllib_",)
 
 

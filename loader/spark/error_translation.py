@@ -41,7 +41,7 @@ _STOPPED_TEXTS = ("context was shut down", "on a stopped sparkcontext")
 NO_STORE = "the object store does not respond"
 _STORE_SILENT = "Unable to execute HTTP request"  # AWS's SDK, after its retries
 
-# A message of Spark's CSV parser, with the number of lines before the error.
+# A message from Spark's CSV parser, with the number of lines before the error.
 _TOO_LONG = re.compile(
     r"exceeds the maximum number of characters defined in your parser settings \((\d+)\)"
     r"(?s:.*?)Internal state when error was thrown: line=(\d+)"
@@ -115,7 +115,8 @@ _REMEDIES = {
 def translate_error(error: BaseException, where: str) -> LoaderError:
     """Translates an exception into an error for the user. Returns loader errors unchanged.
 
-    If Spark's JVM exited, `error` is only a consequence, and the result reports the exit.
+    If Spark's JVM has exited, `error` is only a consequence of this, and the result reports the
+    exit.
     """
     if isinstance(error, JavaEndedError):
         return JavaEndedError(error.what, where=where or error.where, remedy=error.remedy)
@@ -446,7 +447,7 @@ OVERDUE = "Check whether the database is overloaded or the network drops packets
 _CONNECTION_LOST_SQLSTATES = ("080", "08S", "57P01", "57P02", "57P03")
 """SQLSTATEs of closed connections, whose connection objects some drivers leave open."""
 
-# Messages that replace unclear messages of databases, keyed by SQLSTATE.
+# Messages that replace unclear messages from databases, keyed by SQLSTATE.
 _SQLSTATE_MEANINGS = {
     "55P03": "another session has or awaits a lock that blocks readers "
     "(ALTER, TRUNCATE, VACUUM FULL, CLUSTER), and lock_timeout has expired",

@@ -1,4 +1,4 @@
-"""Observes the executors of a cluster. On a local master, the driver is the only executor."""
+"""Observes the executors of a cluster. With a local master, the driver is the only executor."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def count_executors(spark: SparkSession) -> int:
 
 
 def describe_shortage(spark: SparkSession) -> str:
-    """Lists the possible reasons why no executor started, without a full stop at the end."""
+    """Lists the possible reasons why no executor has started, without a full stop at the end."""
     conf = spark.sparkContext.getConf()
     memory = conf.get("spark.executor.memory", "1g")
     return (
@@ -44,7 +44,7 @@ def describe_shortage(spark: SparkSession) -> str:
 def report_shortage(warn: Callable[[str], object]) -> Iterator[None]:
     """While the block runs, warns if tasks wait for :data:`WAIT_SECONDS` without an executor.
 
-    Observes the current session of this process, even if it is replaced.
+    Always observes this process's current session, even after the session is replaced.
 
     Args:
         warn: prints a warning. Called from another thread, once for each shortage.

@@ -17,7 +17,7 @@ _interrupted = threading.Event()
 def interruptible(end: Callable[[], object]) -> Iterator[None]:
     """Lets :func:`interrupt` end the block by calling `end` from another thread.
 
-    Calls `end` immediately if the command was interrupted before.
+    Calls `end` immediately if the command has already been interrupted.
     """
     with _lock:
         _running.append(end)
@@ -32,7 +32,7 @@ def interruptible(end: Callable[[], object]) -> Iterator[None]:
 
 
 def interrupt() -> None:
-    """Ends all interruptible work of this process, which then raises errors."""
+    """Ends all interruptible work in this process, which then raises errors."""
     with _lock:
         _interrupted.set()
         running = list(_running)
@@ -52,5 +52,5 @@ def check_interruption(where: str) -> None:
 
 
 def resume() -> None:
-    """Allows new work after an interrupted command returned."""
+    """Allows new work after an interrupted command has returned."""
     _interrupted.clear()

@@ -40,7 +40,7 @@ _MOST_BYTES = 1 << 30  # the largest jar has 70 MB
 _CHUNK_BYTES = 1 << 20
 _REPORT_SECONDS = 5.0
 _ENVIRONMENT = re.compile(r"\$\{env\.(\w+)\}")  # the syntax of Maven's settings.xml
-# The jar folders of Linux distributions, whose jars have other names on Debian than on Fedora.
+# The jar folders of Linux distributions. Debian and Fedora name the jars differently.
 _SYSTEM_FOLDERS = (Path("/usr/share/java"), Path("/usr/local/share/java"))
 
 
@@ -84,7 +84,7 @@ class Driver:
     Attributes:
         name: the driver's name in ``loader setup``.
         protocols: the driver's protocols, which follow ``jdbc:`` in a URL.
-        system_names: the jar's file names in Linux distributions, the most frequent one first.
+        system_names: the jar's file names in Linux distributions, most common first.
     """
 
     name: str
@@ -216,7 +216,8 @@ def find_drivers(*others: Jar) -> list[Path]:
     """Returns all jars in the loader's folders, except Iceberg runtimes.
 
     Returns only one version of each driver, and of each jar in `others`, preferably the pinned
-    version. If several folders have a file with the same name, the file in the first folder counts.
+    version. If several folders have a file with the same name, the file in the first folder is
+    used.
     """
     jars_by_name: dict[str, Path] = {}
     for folder in folders():
@@ -261,7 +262,7 @@ def provide_driver(driver: Driver, report: Report) -> str:
     If the driver cannot be fetched, uses the Linux distribution's jar.
 
     Raises:
-        SpecError: if the driver cannot be fetched, and the distribution has no jar of it.
+        SpecError: if the driver cannot be fetched, and the distribution has no jar for it.
     """
     present = find_jar(driver.jar) is not None
     try:
@@ -277,7 +278,7 @@ def provide_driver(driver: Driver, report: Report) -> str:
 
 
 def link_jar(jar: Path) -> str:
-    """Links a user's jar into the first writable folder of jars. Returns a message.
+    """Links a user's jar into the first writable jar folder. Returns a message.
 
     Raises:
         SpecError: if no folder is writable.
@@ -290,7 +291,7 @@ def link_jar(jar: Path) -> str:
 
 
 def _write(name: str, write: Callable[[Path], T]) -> T:
-    """Writes a jar to the first writable folder. In images, some folders may be read-only."""
+    """Writes a jar to the first writable folder. In a container, some may be read-only."""
     refused: OSError | None = None
     for folder in folders():
         try:
@@ -339,7 +340,7 @@ def _fetch_jar(jar: Jar, folder: Path, report: Report) -> Path:
     target = folder / jar.file_name
     for leftover in folder.glob(f".{jar.artifact}-*.part"):
         with suppress(OSError):  # another process may have deleted it
-            # No download takes so long, so the file's process must have been killed.
+            # No download takes that long, so the process that wrote the file must have been killed.
             if leftover.stat().st_mtime < time.time() - _MOST_SECONDS:
                 leftover.unlink()
     with tempfile.NamedTemporaryFile(

@@ -43,7 +43,8 @@ def choose_java(line: SparkLine) -> Java:
     """Chooses a Java installation for a minor version of Spark.
 
     Raises:
-        SpecError: if `JAVA_HOME` does not support this Spark, or if no supported Java is found.
+        SpecError: if the Java in `JAVA_HOME` does not support this Spark, or if no supported Java
+            is found.
     """
     java_home = os.environ.get("JAVA_HOME")
     if java_home:
@@ -101,7 +102,7 @@ def _read_version(program: Path) -> Java | None:
         release = home / "release"
         text = release.read_text("utf-8", "replace") if release.is_file() else ""
         if not _VERSION.search(text):
-            # The program may be the script of a version manager.
+            # The program may be a version manager's script.
             result = subprocess.run(
                 [program, "-XshowSettings:properties", "-version"],
                 capture_output=True,

@@ -70,7 +70,7 @@ class Gateway:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env={**command.environment, _CONNECTION_FILE_VARIABLE: str(self._written)},
-            # Only the loader must receive Ctrl-C. It cancels the work in the JVM.
+            # Only the loader must receive Ctrl-C. It then cancels the work in the JVM.
             start_new_session=True,
         )
         self._buffered: list[bytes] | None = []
@@ -120,7 +120,7 @@ class Gateway:
         begun = b""
         with suppress(OSError):
             while data := os.read(output, 1 << 16):
-                # Only complete lines are printed, because redaction does not find parts of secrets.
+                # Only complete lines are printed, because part of a secret would not be redacted.
                 lines, line_break, begun = (begun + data).rpartition(b"\n")
                 if len(begun) > _LONGEST_LINE:
                     lines, line_break, begun = lines + line_break + begun, b"", b""

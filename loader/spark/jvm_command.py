@@ -1,8 +1,8 @@
 """Builds the command that starts Spark's JVM, and writes the file with its settings.
 
 The command starts the same JVM as `spark-submit`, but without shell scripts and a launcher JVM. It
-does not contain the settings, because all users of the machine can read command lines. The rules
-are those of Spark's `AbstractCommandBuilder` and `SparkSubmitCommandBuilder`.
+does not contain the settings, because all users of the machine can read command lines. It is built
+by the rules of Spark's `AbstractCommandBuilder` and `SparkSubmitCommandBuilder`.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _SYSTEM_PROPERTY = re.compile(
 _PROPERTY = re.compile(r"^[ \t]*(?P<key>[^\s#!=:][^\s=:]*)[ \t]*[=: \t][ \t]*(?P<value>.*?)\s*$")
 
 # With its default thresholds, the C2 compiler takes a third of the CPU time, and most runs end
-# before its code saves as much. The thresholds are therefore forty times the defaults, which the
-# loops of large reads still exceed.
+# before its code has saved as much. The thresholds are therefore forty times the defaults, which
+# hot loops in large reads still exceed.
 _LONG_RUN_OPTIONS = (
     "-XX:Tier4InvocationThreshold=200000",
     "-XX:Tier4MinInvocationThreshold=24000",
@@ -256,7 +256,7 @@ def _order_jars(jars: Sequence[str], archive: Archive | None) -> list[str]:
 
 
 def _tune_options(given: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """Returns options for short runs, except options that the user sets."""
+    """Returns options that suit short runs, except those that the user sets."""
     all_options = " ".join([*given, *_java_variables(environment)])
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     memory = _PARALLEL_GC_OPTIONS if (cores or 1) > 2 else _SERIAL

@@ -54,7 +54,7 @@ def explain_process_end(
 
 
 def _is_connection_broken(error: BaseException) -> bool:
-    """Returns whether the connection to the JVM is broken; false for errors of the JVM itself."""
+    """Returns whether the connection to the JVM is broken; false for errors in the JVM itself."""
     return any(
         isinstance(each, ConnectionError)
         or (type(each).__name__ == "Py4JNetworkError")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 LOGGER = "loader.step"
-"""The logger of steps. It logs a message when a step starts, and an empty one when it ends."""
+"""The logger for steps. It logs a message when a step starts, and an empty one when it ends."""
 
 _log = logging.getLogger(LOGGER)
 

@@ -1,7 +1,7 @@
 """Reads a target from dbt's profiles.yml, so that the loader and dbt share Spark settings.
 
 Behaves like dbt 1.11 (``dbt/config/profile.py``, ``dbt/config/renderer.py``), but does not import
-dbt, which takes three seconds.
+dbt, because that takes three seconds.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def find_misspelt_variables(profile: Profile, spec: str, env: Mapping[str, str])
         spec: the text of loader.yml, which may also read variables.
 
     Returns:
-        The similar name of a variable that the profile reads, keyed by the misspelt name.
+        For each name that may be misspelt, the similar name of a variable that the profile reads.
     """
     text = profile.path.read_text(encoding="utf-8", errors="replace")
     known = set(_VARIABLE.findall(text))
@@ -330,7 +330,7 @@ def _conf(parameters: Any, where: str, folder: Path) -> dict[str, str]:
 
 
 def _absolute(warehouse: str, folder: Path, on_files: bool) -> str:
-    """Makes a local path absolute. URLs and the names of REST warehouses do not change."""
+    """Makes a local path absolute. URLs and the names of REST warehouses are not changed."""
     scheme, local = re.fullmatch(r"(file:(?!/))?(.*)", warehouse, re.DOTALL).groups()  # type: ignore[union-attr]
     if not scheme and re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", local):
         return warehouse
@@ -443,7 +443,7 @@ class Renderer:
         )
 
     def render(self, value: Any, where: str, keys: tuple[str | int, ...] = ()) -> Any:
-        """Renders a string, and formats a date. Other values do not change.
+        """Renders a string, and formats a date. Returns other values unchanged.
 
         Raises:
             SpecError: if the string cannot be rendered.

@@ -3,7 +3,7 @@
 For each use of `jvm.org.apache.spark.sql.functions`, Py4J resolves every part of the name in the
 JVM, and Java searches all jars for a class `org` before it reports that `org` is a package. Without
 the cache, these lookups are a fifth of the JVM's work in a small sync. Py4J also resolves static
-methods and Scala objects at each call.
+methods and Scala objects on each call.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from loader.spark.profile import Profile
 
 SUBSTITUTION = "spark.sql.variable.substitute"
-"""This must be off, because Spark would replace `${env:NAME}` even in a quoted column name."""
+"""This must be off. Otherwise, Spark would replace `${env:NAME}` even in a quoted column name."""
 
 # These settings override the profile. The JVM's time zone must also be UTC, because JDBC drivers
 # use it for timestamps without a time zone.
@@ -88,7 +88,7 @@ def begin(profile: Profile) -> None:
 
 
 def session(profile: Profile) -> SparkSession:
-    """Starts Spark, or returns the session of this process.
+    """Starts Spark, or returns this process's session if it has one.
 
     Raises:
         SpecError: if PySpark, the Iceberg runtime or Java is missing, or if Spark does not start.
@@ -192,7 +192,7 @@ def is_stopped(spark: SparkSession) -> bool:
 
 
 def adopt_session(spark: SparkSession) -> SparkSession:
-    """Returns a new session with the required settings, on a Spark that the caller started.
+    """Returns a new session with the required settings, in the Spark that the caller started.
 
     The settings and temporary views of `spark` do not change. JDBC driver logs are disabled.
 
@@ -241,7 +241,7 @@ def _list_missing_settings(spark: SparkSession) -> list[str]:
 
 
 def check_same_lake(spark: SparkSession, profile: Profile) -> None:
-    """Raises a SpecError if a running session does not have the catalog settings of a profile."""
+    """Raises a SpecError if a running session does not have a profile's catalog settings."""
     conf = _all_settings(spark)
     differing = [
         key
@@ -284,7 +284,7 @@ def silence_drivers(spark: SparkSession) -> None:
 def plan_simply(spark: SparkSession) -> None:
     """Turns off code generation, adaptive query execution and multiple partitions.
 
-    In queries of few rows, these optimizations take more time than they save.
+    In queries on few rows, these optimizations take more time than they save.
     """
     for key, value in _SINGLE_PROCESS_SETTINGS.items():
         spark.conf.set(key, value)
@@ -292,7 +292,7 @@ def plan_simply(spark: SparkSession) -> None:
 
 @contextmanager
 def generate_code(spark: SparkSession) -> Iterator[None]:
-    """Reverts :func:`plan_simply`'s settings of code generation, for queries that scan many rows.
+    """Turns code generation on again after :func:`plan_simply`, for queries that scan many rows.
 
     No other thread may use the session within the block.
     """
@@ -312,7 +312,7 @@ def generate_code(spark: SparkSession) -> Iterator[None]:
 def hold_rows(rows: DataFrame) -> DataFrame:
     """Runs a query, and returns its rows as a DataFrame in the driver's memory.
 
-    The query must return at most a few thousand rows. Queries of the DataFrame do not reread the
+    The query must return at most a few thousand rows. Queries on the DataFrame do not reread the
     source, and most of them run no job. Call :func:`plan_simply` first. Strings must be valid
     UTF-8, because they are converted to Java strings.
     """
@@ -406,7 +406,7 @@ def describe_jobs(spark: SparkSession, table: str) -> None:
 
 
 def rows_written(spark: SparkSession, table: str) -> int | None:
-    """Counts the rows that the running stages of a table's jobs read or wrote so far."""
+    """Counts the rows that the running stages of a table's jobs have read or written so far."""
     try:
         context: Any = spark.sparkContext._jsc.sc()
         stages = context.statusStore().activeStages().iterator()

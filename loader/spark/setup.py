@@ -73,7 +73,7 @@ _CLUSTER_STEPS = (
     "  7. dbt build                    # latest tables and tests",
 )
 
-# How the user makes an existing project use the package.
+# What the user has to add to an existing project so that it uses the package.
 _DISPATCH = "dispatch: [{macro_namespace: dbt, search_order: [your_project, strandline, dbt]}]"
 _ADVICE_FOR_EXISTING = {
     Path("dbt_project.yml"): f"add `{_DISPATCH}` to it, and `profile: strandline` unless "
@@ -185,8 +185,8 @@ def repair_profile(folder: Path) -> str | None:
     """Writes a project's profile if it is missing, or corrects the warehouse's path in it.
 
     A clone of the project's repository lacks the profile, because git ignores the file. Writes no
-    profile if ~/.dbt or DBT_PROFILES_DIR contains it. Does not change the path of a warehouse that
-    exists.
+    profile if ~/.dbt or DBT_PROFILES_DIR contains it. Does not change the path if there is a
+    warehouse at it.
 
     Returns:
         A message, or None if nothing had to be repaired.
@@ -287,7 +287,7 @@ AWS = "aws"
 def prepare(drivers: Sequence[str], folder: Path, report: Report) -> None:
     """Prepares Spark, the JDBC drivers, and the project in `folder` if there is one.
 
-    Can be repeated safely, because it changes only missing or wrong files.
+    Can be repeated safely, because it only creates missing files and replaces wrong ones.
 
     Args:
         drivers: names, such as `postgresql` or `aws`, or paths of jars.

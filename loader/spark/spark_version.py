@@ -58,7 +58,7 @@ class SparkLine:
     Attributes:
         version: the major and minor version.
         aws: the jar that Iceberg needs for S3FileIO and Glue, which `loader setup aws` fetches.
-        java: the supported versions of Java, sorted.
+        java: the supported versions of Java, in ascending order.
         options: the required JVM options.
     """
 
@@ -134,7 +134,7 @@ ALL_JARS: tuple[Jar, ...] = (
 
 @dataclass(frozen=True)
 class SparkHome:
-    """An installed Spark.
+    """An installation of Spark.
 
     Attributes:
         folder: the folder in which PySpark finds Spark.
@@ -185,7 +185,7 @@ def _read_line(folder: Path) -> SparkHome | None:
 
 
 def silence_query_log() -> None:
-    """Prevents PySpark from logging SQL errors as JSON, which Spark 3.5 does not do."""
+    """Prevents PySpark 4 from logging SQL errors as JSON. PySpark 3.5 does not log them."""
     try:
         from pyspark.logger import PySparkLogger
     except ImportError:

@@ -1,7 +1,8 @@
 """Creates private temporary folders, and removes folders that killed processes left behind.
 
 A folder's name identifies its process: `strandline-<kind>-<machine>-<process>-…`. The machine is
-part of the name, because several containers may share the parent folder and have equal process ids.
+part of the name, because several containers may share the parent folder and use the same process
+ids.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 from loader.errors import SpecError
 
 _open: list[Path] = []
-"""The folders of this process that still exist."""
+"""This process's folders that still exist."""
 
 
 @contextmanager
@@ -53,8 +54,8 @@ def create_folder(kind: str, above: Path | None = None, age: float = 0.0) -> Pat
     Also removes folders that killed processes left behind.
 
     Args:
-        age: the minimum number of seconds since the last change of a killed process's folder,
-            because a child of the process may still use the folder.
+        age: how many seconds a killed process's folder must have been unchanged before it is
+            removed, because a child of the process may still be using it.
     """
     above = above or Path(tempfile.gettempdir())
     above.mkdir(parents=True, exist_ok=True)
