@@ -65,10 +65,10 @@ def _measure(cursor: Cursor) -> int:
 
 
 def find_slack(window: Window) -> int:
-    """Returns by how many seconds to lower a window if an application computes the times."""
+    """Returns how many seconds to lower a window by if an application computes the times."""
     if window.slack is None or window.cursor is None:
         return 0
-    unit = int((window.mark or {}).get(_UNIT, DAY))  # an unknown unit may be the largest
+    unit = int((window.mark or {}).get(_UNIT, DAY))  # an unknown unit may be the largest one
     if window.cursor.type is CursorType.DATE:
         unit = 0  # the bound is rounded down to a date
     elif window.cursor.type is CursorType.TIMESTAMPTZ and unit == HOUR:

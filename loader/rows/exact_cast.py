@@ -32,7 +32,7 @@ _ZONE = r" ?(Z|UTC|[+-]\d\d(:?\d\d)?)?"
 
 
 def parse_data_type(name: str) -> t.DataType:
-    """Parses the type of an entry in `column_types`."""
+    """Parses a type from `column_types`."""
     decimal = DECIMAL.fullmatch(name)
     return t.DecimalType(int(decimal[1]), int(decimal[2])) if decimal else _TYPES[name]
 

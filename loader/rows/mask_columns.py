@@ -24,7 +24,7 @@ _INNER, _OUTER = "_cq_mask_inner", "_cq_mask_outer"
 
 
 def derive_secrets(masks: Mapping[str, str], key: bytes | None) -> dict[str, bytes]:
-    """Returns the two blocks that HMAC derives from the key; nothing if there is no `hash` mask."""
+    """Returns the two blocks that HMAC derives from the key; empty if there is no `hash` mask."""
     if HASH not in masks.values():
         return {}
     assert key is not None

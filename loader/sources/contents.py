@@ -1,6 +1,6 @@
-"""Provides a source table's rows by key, so that `loader reconcile` can compare them with the lake.
+"""Gives `loader reconcile` a source table's rows by key, so that it can compare them with the lake.
 
-There are three levels of detail: checksums of buckets (groups of keys), hashes of keys and rows,
+There are three levels of detail: a checksum per bucket (a group of keys), hashes of keys and rows,
 and the rows themselves. A database that has an md5 function computes checksums and hashes itself
 (:mod:`loader.sources.jdbc.checksum_sql`). For other sources, Spark reads and hashes the rows.
 """
@@ -46,7 +46,7 @@ WANTED = "_cq_wanted"
 
 @dataclass(frozen=True)
 class KeySelection:
-    """A subset of a table's keys: either all keys of some buckets, or a list of keys.
+    """A subset of a table's keys: either all keys in some buckets, or a list of keys.
 
     Attributes:
         of: the number of buckets. A key's bucket is its hash modulo this number.

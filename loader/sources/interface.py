@@ -201,7 +201,7 @@ class Source(ABC):
         self.mask_key: bytes | None = None
 
     def use_marks(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:  # noqa: B027
-        """Sets a function that returns a table's stored checkpoints by the table's name.
+        """Sets a function that takes a table's name and returns its stored checkpoints.
 
         Called before a run plans its tables, so that :meth:`describe` can use their checkpoints.
         """
@@ -353,7 +353,7 @@ class Snapshot(ABC):
         """
 
     def use_marks(self, marks: Callable[[str], Sequence[Mapping[str, Any]]]) -> None:  # noqa: B027
-        """Sets a function that returns a table's stored checkpoints by the table's name."""
+        """Sets a function that takes a table's name and returns its stored checkpoints."""
 
     def list_unmet_requirements(self, table: SourceTable) -> list[str]:
         """Lists, for `loader check`, the table's unmet requirements and their remedies."""

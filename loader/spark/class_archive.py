@@ -93,7 +93,7 @@ def find_archive(home: SparkHome, java: Java, jars: Sequence[str]) -> Archive | 
     except (OSError, ValueError, KeyError, AttributeError, SpecError):
         return None
     with suppress(OSError):
-        os.utime(folder)  # for _remove_older
+        os.utime(folder)  # marks it as used, for _remove_older
     return Archive(
         (f"-XX:SharedArchiveFile={folder / 'classes.jsa'}", _LOG_OFF_OPTION), tuple(recorded)
     )

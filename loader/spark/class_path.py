@@ -26,8 +26,8 @@ _UNUSED = ("spark-mllib_",)
 def list_jars(home: SparkHome, settings: Mapping[str, str]) -> list[Path]:
     """Lists the jars for a JVM with these settings, starting with the jars in Spark's folder.
 
-    Omits MLlib and, in Spark's folder, broken links, Iceberg runtimes for other versions of Spark,
-    and drivers that `loader setup` provides in another folder.
+    Omits MLlib. From Spark's folder, also omits broken links, Iceberg runtimes for other versions
+    of Spark, and drivers that `loader setup` provides in another folder.
     """
     drivers = [path.name for path in find_drivers()]
     provided = [driver for driver in DRIVERS.values() if any(map(driver.owns, drivers))]

@@ -220,7 +220,7 @@ def _first_informative_line(text: str) -> str:
     line = re.sub(r"^(?:[\w$]+\.)+[\w$]+(?:Exception|Error): ", "", line)
     line = re.sub(r"^\[[A-Z_.]+\] ", "", line)
     line = re.sub(r"\s*SQLSTATE: \w{5}\.?$", "", line.strip())  # Spark 4 adds this suffix
-    # Removes the position in DDL that the loader wrote.
+    # Removes the position, which refers to DDL that the loader wrote.
     line = re.sub(r"\(line \d+, pos \d+\)$", "", line)
     return excerpt(line.strip().rstrip("."), 500)
 

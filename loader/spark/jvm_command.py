@@ -1,8 +1,8 @@
 """Builds the command that starts Spark's JVM, and writes the file with its settings.
 
 The command starts the same JVM as `spark-submit`, but without shell scripts and a launcher JVM. It
-does not contain the settings, because all users of the machine can read command lines. It is built
-by the rules of Spark's `AbstractCommandBuilder` and `SparkSubmitCommandBuilder`.
+does not contain the settings, because all users of the machine can read command lines. It follows
+the rules of Spark's `AbstractCommandBuilder` and `SparkSubmitCommandBuilder`.
 """
 
 from __future__ import annotations

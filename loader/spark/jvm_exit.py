@@ -31,7 +31,7 @@ def has_java_ended() -> bool:
 
 
 def is_restart_wanted() -> bool:
-    """Returns whether the JVM has exited, except after a signal to stop."""
+    """Returns whether the JVM has exited for a reason other than a signal to stop."""
     process = getattr(SparkContext._gateway, "proc", None)
     code = None if process is None else process.poll()
     return code is not None and _signal(code) not in _STOPPED

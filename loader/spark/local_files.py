@@ -52,7 +52,7 @@ _batches = 0
 
 
 def count_written_batch(spark: SparkSession) -> None:
-    """Counts the batches, and replaces Hadoop's local file system after a few."""
+    """Counts a written batch. After a few of them, replaces Hadoop's local file system."""
     global _batches
     with _lock:
         _batches += 1

@@ -185,8 +185,8 @@ def repair_profile(folder: Path) -> str | None:
     """Writes a project's profile if it is missing, or corrects the warehouse's path in it.
 
     A clone of the project's repository lacks the profile, because git ignores the file. Writes no
-    profile if ~/.dbt or DBT_PROFILES_DIR contains it. Does not change the path if there is a
-    warehouse at it.
+    profile if ~/.dbt or DBT_PROFILES_DIR contains it. Does not change the path if a warehouse
+    exists there.
 
     Returns:
         A message, or None if nothing had to be repaired.

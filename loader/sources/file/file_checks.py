@@ -86,7 +86,7 @@ def _undecodable(path: str, encoding: str) -> TableError | None:
 def _refusals(
     root: str, home: str, encoding: str, follow_links: bool
 ) -> Iterator[tuple[str, TableError]]:
-    """Yields each forbidden entry, which is the root or below it, together with its error."""
+    """Yields the forbidden entries at or below `root`, each with its error."""
     # A parent folder of the root may be a link.
     error = _check_link(root, home, follow_links) or _check_kind(root)
     if error is not None:

@@ -79,7 +79,7 @@ def is_in_window(window: Window, end: Cursor | None, beyond: bool = False) -> Co
 
 @dataclass(frozen=True)
 class Tally:
-    """The number of files in a set, and the sum of 64-bit hashes of their path, time and size.
+    """The number of files in a set, and the sum of 64-bit hashes of their paths, times and sizes.
 
     The checkpoint contains these numbers instead of the paths, so that changes can be detected.
     """
@@ -166,7 +166,7 @@ def summarize_files(files: DataFrame, cursor: Cursor) -> tuple[Tally, Tally, Tal
 
 
 def is_settled(cursor: Cursor, listed_at: Cursor) -> bool:
-    """Returns whether a later change to a file with the time `cursor` is sure to change that time.
+    """Returns whether a file with the time `cursor` is sure to get a new time if it changes later.
 
     Some file systems store times with a resolution of two seconds. Within two seconds, a file may
     be replaced by one that has the same time and size.
@@ -231,7 +231,7 @@ def find_moved_in(files: DataFrame, window: Window) -> DataFrame | None:
 
 
 def find_loaded_files(window: Window, table: SourceTable) -> Column | None:
-    """Returns a condition that selects the window's files that the raw table already contains.
+    """Returns a condition that selects those of the window's files that are already loaded.
 
     Returns None if the condition is not needed. The files at the cursor are reread. In a table
     without a key, the rows that were already loaded are then recognized by their values. But if a

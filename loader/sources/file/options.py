@@ -82,7 +82,7 @@ class ReaderOptions:
     """The reader's options for one table.
 
     Attributes:
-        path: the path that messages show.
+        path: the path to show in messages.
         pattern: the path for Spark. Wildcard characters that are not from the spec are escaped.
         home: the folder in the spec. Links to files outside this folder are rejected.
         given: the lower-case names of the options that the spec sets.

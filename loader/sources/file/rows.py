@@ -125,7 +125,7 @@ def _refuse_malformed_records(
 ) -> DataFrame:
     """Returns the rows, but reading them fails on malformed records without quoting them.
 
-    In FAILFAST mode, Spark would write the record's values to its log and its event log. Raises a
+    In FAILFAST mode, Spark would write these records' values to its log and its event log. Raises a
     TableError if `is_inferred`, because Spark found a malformed record when it inferred the schema.
     """
     if is_inferred:

@@ -103,7 +103,7 @@ class ColumnSql:
     def read_ends(
         self, connection: Connection, cursor: CursorField, sql: str
     ) -> list[tuple[str | None, ...]]:
-        """Runs a query that selects the columns of :meth:`ends`, numbers or timestamps."""
+        """Runs a query that selects :meth:`ends` and possibly other numbers and timestamps."""
         is_fast = self.dialect.shares_snapshots and cursor.type not in _NEEDS_TEXT
         return connection.text_rows(sql) if is_fast else connection.rows(sql)
 
@@ -130,7 +130,7 @@ class ColumnSql:
     def _list_lossy_values(
         self, table: SourceTable, cursor: CursorField | None
     ) -> list[LossyValue]:
-        """Returns the checks of the columns, except those that do not apply to the cursor."""
+        """Returns the checks for the columns, except those that do not apply to the cursor."""
         names = table.schema.names
         cursor_index = names.index(cursor.name) if cursor else None
         return [

@@ -397,7 +397,11 @@ class ConnectionPool:
         return self._closed
 
     def keep(self, connection: Connection, opened: ExitStack) -> None:
-        """Keeps a connection in the pool if it can be reused. Otherwise, closes it (`opened`)."""
+        """Returns a connection to the pool if it can be reused, and otherwise closes it.
+
+        Args:
+            opened: closes the connection.
+        """
         with self._lock:
             if not self._closed and not connection.lost:
                 self._idle.append((connection, opened, time.monotonic()))

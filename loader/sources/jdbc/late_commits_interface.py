@@ -52,14 +52,14 @@ class SnapshotQueries(Protocol):
     def read_ends(
         self, connection: Connection, cursor: CursorField, sql: str
     ) -> list[tuple[str | None, ...]]:
-        """Runs a query that selects the columns of :meth:`ends`, numbers or timestamps."""
+        """Runs a query that selects :meth:`ends` and possibly other numbers and timestamps."""
 
     def read_clock(self, connection: Connection) -> dt.datetime:
         """Reads the database's clock in UTC."""
 
 
 class LateCommits(Protocol):
-    """A search for late rows in one snapshot. Call its methods in the order of their definition."""
+    """A search for late rows in one snapshot. Call its methods in the order given here."""
 
     def find_late(self, connection: Connection, table: SourceTable, window: Window) -> None:
         """Prepares the search for late rows in a table.
@@ -98,7 +98,7 @@ class LateCommits(Protocol):
     def find_complete_until(self, table: SourceTable, window: Window) -> dt.datetime | None:
         """Returns a time up to which all committed rows are in the raw table or in this window.
 
-        The time is that of the database's clock, in UTC. Returns None if it is unknown.
+        The time is by the database's clock, in UTC. Returns None if it is unknown.
         """
 
     def find_excluded(self, table: SourceTable) -> tuple[int, str]:

@@ -19,9 +19,9 @@ from pyspark.sql import types as t
 from loader.errors import TableError
 
 LATEST_TIME = "9999-12-31 23:59:59.999999"
-"""The value that is loaded instead of `infinity`; in date columns, its day."""
+"""The value that is loaded instead of `infinity`; in date columns, only its date."""
 EARLIEST_TIME = "0001-01-01 00:00:00"
-"""The value that is loaded instead of `-infinity`; in date columns, its day."""
+"""The value that is loaded instead of `-infinity`; in date columns, only its date."""
 TIMESTAMP_OVERFLOW = "294247-01-01 00:00:00"
 """The start of the first year in which 64-bit timestamps overflow in some time zone."""
 
@@ -144,7 +144,7 @@ def refuse_in_key(check: LossyValue, rows: str) -> list[LossyValue]:
     """Returns checks that prevent different keys from becoming equal in the lake.
 
     Args:
-        check: a check of a key column.
+        check: a check for a key column.
         rows: SQL for the rows that the spec selects, for a FROM clause. They are searched for keys
             that are equal to another key's replacement.
     """

@@ -1,7 +1,7 @@
 """Builds SQL conditions that split a window into ranges for parallel readers.
 
 A window is split into ranges of the cursor. Each Spark task then writes a file with a narrow range
-of cursors, so that later syncs can prune files by their statistics. The bounds are first cut into
+of cursors, so that later syncs can prune files by their statistics. The window is first cut into
 slices of equal width. One scan then counts the rows in each slice, because a few slices may contain
 most of the rows, for example after a bulk load.
 
@@ -103,7 +103,7 @@ class Ranges:
         return RangeSplit()
 
     def _cut_pages(self, count: int) -> list[str]:
-        """Returns conditions on pages; an empty list if pages cannot be used."""
+        """Returns conditions that select ranges of pages; an empty list if pages cannot be used."""
         snapshot, table = self.snapshot, self.table
         if self.window.low is not None or not snapshot.is_steady(table):
             return []
@@ -123,7 +123,7 @@ class Ranges:
             return []  # another product that uses PostgreSQL's protocol
 
     def _list_columns(self) -> list[str]:
-        """Returns the columns by whose ranges the rows can be divided, in order of preference."""
+        """Returns the columns that can divide the rows into ranges, in order of preference."""
         table, cursor = self.table, self.window.cursor
         configured = self.snapshot.source.partition_column(table)
         if configured is not None:
@@ -140,7 +140,8 @@ class Ranges:
         """Returns the boundaries of a column's ranges; none if it cannot be split evenly."""
         snapshot, table, window, bounds = self.snapshot, self.table, self.window, self.bounds
         type_ = CursorType.of(table.schema[name].dataType)
-        # If the spec sets the column's type, the database and the lake may order it differently.
+        # If the spec sets the column's type, the database and the lake may order its values
+        # differently.
         is_converted = table.schema.names.index(name) in table.ref.native.as_texts
         if type_ is None or type_ is CursorType.STRING or is_converted:
             return []
@@ -246,10 +247,10 @@ def cut_pages(
 ) -> list[str]:
     """Returns conditions on :data:`ROW_POSITION` for `count` ranges of pages, or an empty list.
 
-    The list is empty for partitioned tables, for storage without pages, and for PostgreSQL before
-    version 14, which scans the whole table for each range. It is also empty if the table is not
-    stored in cursor order, because later syncs could not use the cursor to prune the files that
-    would be written.
+    The list is empty for partitioned tables, for table storage that has no pages, and for
+    PostgreSQL before version 14, which scans the whole table for each range. It is also empty if
+    the table is not stored in cursor order, because later syncs could not use the cursor to prune
+    the files that would be written.
 
     Raises:
         DatabaseError: if the server uses PostgreSQL's protocol but has no pages.

@@ -55,8 +55,8 @@ class PostgreSQL(Dialect):
             scale -= 2048 if scale > 1000 else 0  # the driver adds 2048 to a negative scale
             return f"{{}}::numeric({max(size - min(scale, 0), scale)}, {max(scale, 0)})"
         if kind == ARRAY:
-            # Spark 4 assumes that an array has as many dimensions as its column declares. For an
-            # expression, nothing is declared.
+            # Spark 4 assumes that an array has as many dimensions as its column declares. This does
+            # not apply to an expression, so the column is wrapped in one.
             type_name = row.get("TYPE_NAME")
             if type_name in _AS_TEXTS:
                 return "{}::text[]"

@@ -159,7 +159,7 @@ UNKNOWN = 1_000
 SAMPLE = 100
 """The number of rows to measure, because statistics contain the compressed size of long values."""
 
-_BYTES = 8 << 20  # the memory for the rows that a reader has fetched
+_BYTES = 8 << 20  # the memory for the rows of one fetch
 _COLUMN = 16  # the bytes in memory for each fixed-size value
 _FEW = 20
 

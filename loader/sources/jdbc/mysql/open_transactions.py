@@ -18,7 +18,7 @@ transactions (several times), and finally the rows.
 - If a statement is running while the process list is read, the list shows when it started.
 - If a statement starts later, its `now()` is later than the clock.
 - If a statement has ended but its transaction has not, the transaction is in every copy of InnoDB's
-  list. All other transactions end before the rows are read.
+  list. All other transactions have ended before the rows are read.
 
 `information_schema.innodb_trx` is a copy of InnoDB's list. InnoDB refreshes the copy only if nobody
 has read it for a tenth of a second. To detect a new copy, the loader alternately starts and ends a
@@ -47,7 +47,7 @@ _SHOWN = frozenset({"aria", "archive", "csv", "innodb", "memory", "mrg_myisam", 
 _PAST = dt.datetime.min
 _REPLICA = "a replica does not show the transactions that are open on its primary"
 _ROUNDING = dt.timedelta(seconds=1)
-_LONGEST_WAIT = dt.timedelta(days=1)  # MariaDB's default of lock_wait_timeout
+_LONGEST_WAIT = dt.timedelta(days=1)  # MariaDB's default for lock_wait_timeout
 _EVER = dt.datetime(1970, 1, 2)
 
 

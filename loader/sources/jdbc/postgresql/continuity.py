@@ -196,7 +196,7 @@ def _match_ids(ids: Sequence[int]) -> str:
 
 
 class DatabaseContinuity(enum.Enum):
-    """How the database of a sync relates to the database of the previous sync."""
+    """How the database that a sync reads relates to the one that the previous sync read."""
 
     SAME = "same"
     BEHIND = "behind"
@@ -400,7 +400,7 @@ def wait_for_flush(
     loader therefore commits an empty transaction, which uses one id.
 
     Args:
-        connection: a connection, which may be in a transaction.
+        connection: the connection to query, which may be in a transaction.
         connect: opens a connection for the empty transaction.
 
     Returns:

@@ -43,7 +43,7 @@ class ExportedSnapshot:
         check: a statement that fails in a session whose own snapshot is older than this one; empty
             if the sessions import this snapshot.
         held: the names of the locked tables, which cannot be altered.
-        refused: the errors of tables that could not be locked, keyed by table name.
+        refused: the errors for tables that could not be locked, keyed by table name.
     """
 
     name: str

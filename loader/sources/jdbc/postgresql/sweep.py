@@ -1,10 +1,10 @@
-"""Plans sweeps. A sweep finds rows by the transaction that wrote them, whatever their cursors are.
+"""Plans sweeps. A sweep finds rows by the transaction that wrote them, regardless of their cursors.
 
 A window contains the rows at or above the stored cursor. An application that computes the cursor
 may write a lower value: its clock may be behind, it may round times to hours, it may import old
 dates, or it may update a row without changing the cursor. In PostgreSQL, each row contains the id
 of the transaction that wrote it. A sweep counts the rows below the window whose transactions the
-last sweep could not see. If there are none, no other query of the sync scans the table.
+last sweep could not see. If there are none, the sync runs no other query that scans the table.
 
 The table's state records which transactions the last sweep could see. A stale record does no harm:
 the next sweep finds some rows that were already loaded, and the sync drops them.
@@ -29,10 +29,10 @@ _MEASURABLE_SECONDS = 0.1
 _MEASURABLE_BYTES = 1_000_000
 _ALWAYS_ALLOWED_SECONDS = 0.1
 _SHARE = 0.05
-"""The largest share of the time that `sweep: auto` spends on sweeping one table."""
+"""The largest share of the time that `sweep: auto` may spend on sweeping one table."""
 _NEGLIGIBLE_SECONDS = 0.05
 _NEGLIGIBLE_SECONDS_IF_SMALL = 1.0
-"""The limit for tables that are too small to measure, because a busy machine may slow it down."""
+"""The limit for small tables. It is higher, because a busy machine may slow a quick sweep down."""
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ class TableIdentity:
         columns: the number and type of each column, keyed by name. The number changes if the column
             is recreated, or if another column is given its name.
         view: a hash of the name and definition of a view; empty for tables.
-        view_in_path: the same hash, but with the definition as formatted for the role's
+        view_in_path: the same hash, but with the definition as formatted for the session's
             search_path. Older checkpoints contain this hash.
         labels: values that are not stored in rows: the labels of the columns' enums, keyed by the
             enum's object id; and the expressions of virtual columns, keyed by column number.
