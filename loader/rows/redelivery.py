@@ -55,7 +55,7 @@ def flag_redelivered(
     have the same cursor and it is below the window. - ``_cq_cursor_unmoved``: the newest version
     has the same cursor but different values.
 
-    Only rows of the raw table at or above the window's lower bound are read, so the cost depends
+    From the raw table, only rows at or above the window's lower bound are read, so the cost depends
     only on the size of the window. If the cursor is a string that the source does not order by
     bytes, all rows are read.
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 BY_HAND = "set_by_hand"
-"""Flags a checkpoint whose cursor a user set. It stays valid even if the source is replaced."""
+"""Flags a checkpoint whose cursor a user set. The cursor stays valid if the source is replaced."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ def next_cursor(stored: Cursor | None, bounds: Bounds) -> Cursor | None:
     """Returns the cursor to store once the rows of `bounds` have been published.
 
     Unless the source was rewound, the result is not lower than the stored cursor. It is limited to
-    the source's clock, because a row dated in the future would make the next syncs skip rows.
+    the source's clock, because a row dated in the future would make later syncs skip rows.
     """
     high = bounds.high
     if high is not None and bounds.clock is not None and high.order > bounds.clock.order:

@@ -122,8 +122,8 @@ class SourceTable:
         primary_key: the key that the source declares; empty if it declares none.
         no_key_reason: why the declared key is unusable; empty if the key is usable or not declared.
         cursor_field: the cursor column that the connector prescribes; None if it prescribes none.
-        indexed: the first column of each index. Restricting a read to a range of such a column
-            makes it cheap.
+        indexed: the first column of each index. A read that is restricted to a range of such a
+            column is cheap.
         system_cursors: system columns that can be cursors but are not in `schema`.
         collated: string columns that the source orders by a collation rather than by bytes.
         column_comments: the source's comments on columns, keyed by column name.

@@ -276,7 +276,7 @@ def _folder(home: SparkHome, java: Java) -> Path:
 def _environment() -> dict[str, str]:
     """Returns the environment for the recording, without variables that affect the archive."""
     env = {name: value for name, value in os.environ.items() if name not in _EXCLUDED_CLASSES}
-    # Relative paths would be wrong, because the recording runs in another working folder.
+    # Relative paths would be wrong, because the recording runs in a different working folder.
     env[CACHE_VARIABLE] = str(cache_folder())
     if env.get(JARS_VARIABLE):
         env[JARS_VARIABLE] = str(folders()[0])

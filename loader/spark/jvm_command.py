@@ -275,7 +275,7 @@ def _tune_options(given: Sequence[str], environment: Mapping[str, str]) -> list[
 
 
 def _forbids_archive(given: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Returns whether the user's options name another archive, a file of options, or an agent.
+    """Returns whether the user's options name a different archive, an options file, or an agent.
 
     With an agent, archived classes may crash the JVM.
     """
@@ -306,7 +306,7 @@ def _log_options(
     if own.is_file():
         return [f"-Dlog4j.configurationFile={own}"]
     if any(file.suffix != ".template" for file in conf.glob("log4j2*")):
-        return []  # log4j finds a file in another format on the class path
+        return []  # log4j finds a file in a different format on the class path
     return [f"-Dlog4j.configurationFile={_QUIET_LOG}"]
 
 

@@ -72,7 +72,7 @@ def _replace_file_system(spark: SparkSession) -> None:
     # All code in the JVM shares this cached object.
     files = jvm.org.apache.hadoop.fs.FileSystem.get(local, configured)
     if files.getRawFileSystem().getClass().getName() != _HADOOP_CLASS:
-        return  # the profile configures another implementation
+        return  # the profile configures a different implementation
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.cook(_SOURCE)
     types = context._gateway.new_array(jvm.java.lang.Class, 0)

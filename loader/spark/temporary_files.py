@@ -137,7 +137,7 @@ def create_local_dir(settings: Mapping[str, str], defaults: str) -> dict[str, st
     """Creates a private folder for Spark's sorts and shuffles. Returns the settings for it.
 
     All users of the machine can read Spark's default folder, and killed processes leave their files
-    there. Java also uses the new folder for temporary files, unless the user configures another
+    there. Java also uses the new folder for temporary files, unless the user configures a different
     folder for them. On a cluster, or if the user configures a folder, no folder is created.
 
     Args:

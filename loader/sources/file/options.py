@@ -88,7 +88,7 @@ class ReaderOptions:
         given: the lower-case names of the options that the spec sets.
         columns: all columns as DDL; None if the spec does not list all columns.
         types: the types that the spec sets for individual columns.
-        as_read: columns that Spark reads as another type and then casts to the table's type.
+        as_read: columns that Spark reads as a different type and then casts to the table's type.
         rivals: other files and folders that have the same table name.
         apart: whether files are read with different schemas, because types differ or are not
             supported.

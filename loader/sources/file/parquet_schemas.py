@@ -188,7 +188,7 @@ def widen(one: t.DataType, other: t.DataType, within: bool = False) -> t.DataTyp
     The rules are those of raw tables (docs/drift.md).
 
     Args:
-        within: whether the types are nested in another type, where Spark requires equal types.
+        within: whether the types are nested in another type, where Spark requires them to be equal.
     """
     if isinstance(one, t.StructType) and isinstance(other, t.StructType):
         fields = {field.name: field for field in one.fields}

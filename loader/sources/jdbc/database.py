@@ -263,7 +263,7 @@ class Database(Source):
             session: additional statements that every reader runs first.
             types: the types of the columns for which the loader overrides Spark's choice.
             fetch_size: the number of rows per round trip, unless the spec or the driver sets it.
-            instants: columns to read as instants, even if Spark would choose another type.
+            instants: columns to read as instants, even if Spark would choose a different type.
         """
         options = {
             **self._choose_reading_properties(types),

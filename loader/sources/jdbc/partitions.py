@@ -120,7 +120,7 @@ class Ranges:
         except DatabaseError as error:
             if error.is_locked_out:
                 raise
-            return []  # another product that uses PostgreSQL's protocol
+            return []  # a product that only uses PostgreSQL's protocol
 
     def _list_columns(self) -> list[str]:
         """Returns the columns that can divide the rows into ranges, in order of preference."""

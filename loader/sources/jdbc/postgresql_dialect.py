@@ -85,7 +85,7 @@ class PostgreSQL(Dialect):
         # Most operating systems send keepalive packets only after two hours.
         try:
             [(seconds,)] = connection.rows("select current_setting('tcp_keepalives_idle')")
-        except ConnectionRefusedByServer:  # another product with PostgreSQL's protocol
+        except ConnectionRefusedByServer:  # a product that only uses PostgreSQL's protocol
             return ()
         is_short = 0 < int(seconds or 0) <= _SILENT
         return () if is_short else (f"set tcp_keepalives_idle = {_SILENT}",)
@@ -100,7 +100,7 @@ class PostgreSQL(Dialect):
     def choose_read_properties(cls, version: int, readers: int) -> dict[str, str]:
         # The binary format halves the CPU time of a read; -1 enables it from the first query on.
         # The driver formats binary points and boxes differently than PostgreSQL does. A version
-        # below 10 indicates another product with PostgreSQL's protocol.
+        # below 10 indicates a product that only uses PostgreSQL's protocol.
         binary = {"prepareThreshold": "-1", "binaryTransferDisable": "POINT,BOX,TIME,TIMETZ"}
         # With a limit, unexpectedly large rows make one read fail instead of the whole JVM. Spark
         # needs the same amount of memory again to copy the rows.
@@ -190,7 +190,7 @@ class PostgreSQL(Dialect):
                 join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
                 """
             )
-        except ConnectionRefusedByServer:  # another product with PostgreSQL's protocol
+        except ConnectionRefusedByServer:  # a product that only uses PostgreSQL's protocol
             return set()
         return {(schema or "", name or "") for schema, name in tables}
 
@@ -263,7 +263,7 @@ class PostgreSQL(Dialect):
                 order by part.place
                 """
             )
-        except ConnectionRefusedByServer:  # another product with PostgreSQL's protocol
+        except ConnectionRefusedByServer:  # a product that only uses PostgreSQL's protocol
             return super().read_key(connection, place)
         columns = tuple(name or "" for name, _ in rows)
         if any(has_children == "true" for _, has_children in rows):

@@ -184,9 +184,9 @@ def read_identity(
     """Returns the identity of a table: its server's identity and InnoDB's table id.
 
     The table id changes if the table is recreated, or rewritten by an ALTER. If the account lacks
-    the PROCESS privilege, or if the table has another engine, the creation time is used instead of
-    the table id. A partitioned table is identified only by its server, because its partitions
-    change. A view is identified by its name and its SQL.
+    the PROCESS privilege, or if the table uses a different engine, the creation time is used
+    instead of the table id. A partitioned table is identified only by its server, because its
+    partitions change. A view is identified by its name and its SQL.
     """
     servers = connection.rows(
         "show global variables where variable_name in ('server_uid', 'server_uuid')"

@@ -144,8 +144,8 @@ class OpenWork:
         """Returns a lower bound for the cursors of late rows, as a value of the cursor's type.
 
         If times have no time zone, an application may write them in a time zone other than the
-        database's. The result is then the lower of two bounds: the newest time of the last sync
-        minus the maximum delay of a late row; and :attr:`since` in the database's current time
+        database's. The result is then the lower of two bounds: the latest time that the last sync
+        read minus the maximum delay of a late row; and :attr:`since` in the database's current time
         zone, which is lower after daylight saving time ends.
 
         Args:
@@ -269,7 +269,7 @@ def _is_replica(connection: Connection) -> bool:
     for statement in ("show all slaves status", "show replica status", "show slave status"):
         try:
             return bool(connection.rows(statement))
-        except ConnectionRefusedByServer:  # another syntax, or a missing privilege
+        except ConnectionRefusedByServer:  # a different syntax, or a missing privilege
             continue
     return False
 

@@ -74,8 +74,8 @@ class TransactionMark:
         xmin: the 64-bit id of the oldest unfinished transaction in the snapshot.
         open: whether any transaction was open, so that late rows are possible.
         system: the identity and timeline of the cluster, such as ``7312…/1``; empty if hidden. A
-            restored database has another identity or a lower xmin than before. After a failover,
-            the timeline differs.
+            restored database has a different identity or a lower xmin than before. After a
+            failover, the timeline differs.
         xmax: the first transaction id that is invisible to the snapshot. Not stored.
         clock: the database's clock before the snapshot, in UTC; empty if unknown. Not stored.
         replica: whether the server is a read replica, which may lag. Not stored.
@@ -123,9 +123,9 @@ class TransactionMark:
         There is no bound if the cursor is not a time, or if the clock was set back.
 
         The bound has a margin, because times may be rounded and clocks may be corrected: a minute,
-        or an hour after a failover to a server with another clock. For wall-clock times, the margin
-        includes the maximum offset of a time zone. The margin costs little, because only recently
-        written rows below the window are read.
+        or an hour after a failover to a server with a different clock. For wall-clock times, the
+        margin includes the maximum offset of a time zone. The margin costs little, because only
+        recently written rows below the window are read.
         """
         if not type_.is_time or self.since is None or self.is_clock_behind(now):
             return None
@@ -284,7 +284,7 @@ def read_activity(connection: Connection, holder: int = 0) -> ServerActivity:
                 and backend_type is distinct from 'autovacuum worker'
             """
         )
-    except ConnectionRefusedByServer:  # another product with PostgreSQL's protocol
+    except ConnectionRefusedByServer:  # a product that only uses PostgreSQL's protocol
         return ServerActivity(None, True, "", "this server does not show open transactions")
     now = Cursor.parse(clock or "", CursorType.TIMESTAMP).text
     if int(hidden or 0):
@@ -320,7 +320,7 @@ def read_transaction_mark(connection: Connection, seen: ServerActivity) -> Trans
 
 def _read_snapshot_ends(connection: Connection) -> tuple[int, int]:
     """Reads the ids of a snapshot's oldest unfinished and first invisible transactions."""
-    # The functions had other names before version 13.
+    # The functions had different names before version 13.
     kind = "pg" if connection.major_version >= 13 else "txid"
     [(xmin, xmax)] = connection.rows(
         f"""

@@ -62,7 +62,7 @@ def open_exported_snapshot(
     """Locks the tables and exports a snapshot. Releases both at the end of the block.
 
     Raises:
-        DatabaseError: if the server is another product that uses PostgreSQL's protocol and cannot
+        DatabaseError: if the server is a product that only uses PostgreSQL's protocol and cannot
             export snapshots.
     """
     with database.connect() as holder:
@@ -142,7 +142,7 @@ def lock_tables(
     skipped.
 
     If another session holds a lock on a relation, all locks are released before the next attempt,
-    because a session that alters the tables in another order could cause a deadlock.
+    because a session that alters the tables in a different order could cause a deadlock.
 
     Args:
         connection: a connection in a transaction that has not read anything yet.

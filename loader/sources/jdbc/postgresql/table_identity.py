@@ -97,7 +97,7 @@ class TableIdentity:
         return bool(has_ids) and self.root not in set(map(int, before.split()))
 
     def has_renamed_column(self, mark: Mapping[str, Any] | None) -> bool:
-        """Returns whether a column's name now refers to another column than in a checkpoint.
+        """Returns whether a column's name now refers to a different column than in a checkpoint.
 
         A change from one text type to another, which rewrites the column's values, also counts.
         Other type changes are detected from the column's type in Spark.
@@ -169,7 +169,7 @@ def read_table_identity(connection: Connection, relation: str) -> TableIdentity:
     read and restored afterwards.
 
     PostgreSQL records which tables a subscription writes, but not which tables other replication
-    origins write. If there is another origin, every table counts as replicated.
+    origins write. If there is any other origin, every table counts as replicated.
 
     Args:
         relation: the quoted name of the table, as a string literal; ``null`` for a query, which is
