@@ -3,7 +3,7 @@
 Many applications compute a row's time themselves, before the transaction starts. Their clocks may
 be behind the database's, and they may truncate the time to a second, an hour or a day. If the
 database does not show which rows are new, the loader finds such rows only if the next window starts
-lower. It is lowered by the sum of two durations:
+lower. Its start is lowered by the sum of two durations:
 
 - The allowance for clocks that are behind (slack): the table's `lookback`, or else
   :data:`DEFAULT_SLACK`.

@@ -256,7 +256,7 @@ def find_loaded_files(window: Window, table: SourceTable) -> Column | None:
 def build_mark(
     files: DataFrame, table: SourceTable, window: Window, cursor: Cursor, listed_at: Cursor
 ) -> dict[str, Any]:
-    """Returns the checkpoint of a sync that read all files up to the modification time `cursor`."""
+    """Returns the checkpoint after a sync that read all files up to the time `cursor`."""
     last = Seen.from_mark(window.mark)
     begin = last.begin if last else window.low
     if window.low is None or (last is None and window.low == window.initial):

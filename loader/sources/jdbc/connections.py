@@ -397,7 +397,7 @@ class ConnectionPool:
         return self._closed
 
     def keep(self, connection: Connection, opened: ExitStack) -> None:
-        """Returns a connection to the pool if it can be reused, and otherwise closes it.
+        """Adds a connection to the pool if it can be reused, and otherwise closes it.
 
         Args:
             opened: closes the connection.
