@@ -39,8 +39,8 @@ def read_documents(text: str, where: str) -> list[Document]:
     """Returns the documents in a YAML file, except empty documents.
 
     Raises:
-        SpecError: if the text is not YAML, repeats a key or has a recursive alias. The error
-            contains the line.
+        SpecError: if the text is not valid YAML, repeats a key or has a recursive alias. The error
+            states the line.
     """
     documents = []
     try:
@@ -191,7 +191,7 @@ def _not_yaml(error: yaml.MarkedYAMLError, where: str) -> SpecError:
     mark = error.problem_mark or error.context_mark
     place = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark else where
     problem, remedy = error.problem or "it cannot be parsed", "Correct the YAML there"
-    # Replaces messages of PyYAML that quote a part of the file, because it may contain a password.
+    # Replaces PyYAML's messages that quote part of the file, because it may contain a password.
     if problem == _TAG_MISMATCH:
         remedy = "Remove the tag: values need no tags"
     elif "undefined alias" in problem or "alias" in (error.context or ""):

@@ -63,8 +63,8 @@ class Expansion:
     """Expands the values of one file. Collects all errors instead of stopping at the first error.
 
     Attributes:
-        folder: the base of relative paths in ``${file:…}``.
-        redactor: receives the secrets in variables and files.
+        folder: the folder that relative paths in ``${file:…}`` refer to.
+        redactor: receives the secrets that are found in variables and files.
         plugins: the documents of the spec, keyed by name.
     """
 

@@ -47,7 +47,7 @@ def build_schema(
     Args:
         connectors: maps the `path` of a source to the model of the connector's options. None
             accepts all options.
-        stores: maps the `path` of a destination for state to the model of its options.
+        stores: maps the `path` of a destination that stores state to the model of its options.
     """
     destinations: dict[str, type[BaseModel] | None] = {"spark": LakeOptions, **stores}
     documents: dict[str, type[BaseModel]] = {

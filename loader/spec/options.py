@@ -1,4 +1,4 @@
-"""Table options, column types, and the base class of all models of options."""
+"""Table options, column types, and the base class of all option models."""
 
 from __future__ import annotations
 

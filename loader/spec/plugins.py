@@ -212,7 +212,7 @@ class SourceSpec(_Plugin):
 
     @property
     def local_state(self) -> str | None:
-        """The folder of the JSON files of `backend: local`; None if cursors are in a table."""
+        """The folder in which `backend: local` stores JSON files; None for other backends."""
         return (self.backend_spec or BackendSpec()).path if self.backend == "local" else None
 
     @property
@@ -284,7 +284,7 @@ def _append_only(value: Any) -> Any:
 
 
 def state_backends() -> dict[str, EntryPoint]:
-    """Returns the state backends of installed packages, keyed by the `path` of a destination."""
+    """Returns the installed state backends, keyed by the destination `path` that selects each."""
     return list_plugins(STATE_GROUP)
 
 

@@ -4,8 +4,8 @@ Registered secrets are the values of secret keys, the user information in URLs, 
 ``${file:…}``, and the values that a connector declares as secret. Text after a key such as
 `password=` is masked even if it is not registered.
 
-A password may be a word in the loader's own messages, such as `loader` or `setup`. Such a password
-is masked only in text from other programs (:func:`redact_foreign`, :func:`excerpt`).
+A password may be a word in the loader's own messages, such as `loader` or `setup`. It is then
+masked only in text from other programs (:func:`redact_foreign`, :func:`excerpt`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from loader.spec.secret_forms import FormIndex, FormMatch, list_forms
 
 MASK = "***"
 _LOOKAHEAD = 1 << 16
-"""The number of characters after an excerpt to search, because a secret may cross its end."""
+"""How far behind the end of an excerpt to search for secrets, because one may cross this end."""
 
 _SECRET_KEY_WORDS = (
     r"(?:passwords?|passwd|pwd|passphrase|secrets?|token|credentials?|private[_.-]?key"
@@ -205,13 +205,13 @@ class Redactor:
                 self._forms, self._index = {**current, **added}, None
 
     def keep_readable(self, *names: str) -> None:
-        """Registers names, such as tables, that are never masked, even if a secret is equal."""
+        """Registers names, such as table names, that are not masked even if they equal a secret."""
         self._names.update(names)
 
     def redact(self, text: str) -> str:
         """Removes secrets from one of the loader's messages.
 
-        Does not mask registered names and words of the loader's messages.
+        Masks neither registered names nor words that occur in the loader's messages.
         """
         spans = sorted({*self.find_registered(text, in_own_text=True), *_find_by_position(text)})
         return _mask(text, spans, len(text)) if spans else text

@@ -84,7 +84,9 @@ class FormIndex:
         self.longest = _WIDEST * max(map(len, forms), default=0)
 
     def find(self, text: str, in_own_text: bool) -> Iterator[tuple[int, int]]:
-        """Yields the start and end of each secret; of secrets with the same start, the longest.
+        """Yields the start and end of each secret.
+
+        If several secrets have the same start, yields only the longest of them.
 
         Args:
             in_own_text: whether the text is one of the loader's messages. In such text, secrets
@@ -185,7 +187,7 @@ class _Keys:
 
 
 class _View:
-    """A text in which each match of a pattern was replaced. Maps positions to the original text."""
+    """A text with all matches of a pattern replaced. Maps positions to the original text."""
 
     def __init__(
         self, parent: str, pattern: re.Pattern[str], replace: Callable[[re.Match[str]], str]
@@ -276,7 +278,7 @@ def _remove(_: re.Match[str]) -> str:
 
 
 def _is_spaced(solid: _View, at: int, form: _Spaced, may_lack: bool) -> bool:
-    """Returns whether a part of a text has the white space of a form, apart from line breaks."""
+    """Returns whether part of a text has the same white space as a form, apart from line breaks."""
     count = 0
     for offset, space in solid.list_replacements(at, at + form.length):
         if offset in form.spaces:

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 CREATE = "openssl genpkey -algorithm ed25519 -out receipts.pem"
 """The command that creates a private key."""
 PUBLISH = "openssl pkey -in receipts.pem -pubout -out receipts.pub"
-"""The command that writes the public key of a private key."""
+"""The command that writes the public key that belongs to a private key."""
 
 
 def parse_private_key(pem: str) -> Ed25519PrivateKey:
     """Parses an unencrypted private key in PEM format.
 
     Raises:
-        ValueError: if the text is not such a key. The message does not contain the text.
+        ValueError: if the text is not a key of this kind. The message does not contain the text.
         ImportError: if the package `cryptography` is not installed.
     """
     from cryptography.hazmat.primitives import serialization
@@ -43,7 +43,7 @@ def parse_public_key(pem: bytes) -> Ed25519PublicKey:
     """Parses a public key in PEM format.
 
     Raises:
-        ValueError: if the bytes are not such a key.
+        ValueError: if the bytes are not a public Ed25519 key in PEM format.
         ImportError: if the package `cryptography` is not installed.
     """
     from cryptography.hazmat.primitives import serialization

@@ -138,8 +138,8 @@ def load_spec(
         needs_source: whether a file without a source is an error.
 
     Raises:
-        SpecError: if the file cannot be read, is not YAML, or has mistakes. The error lists the
-            document and key of each mistake, and contains no secrets.
+        SpecError: if the file cannot be read, is not valid YAML, or has mistakes. The error lists
+            the document and key of each mistake, and contains no secrets.
     """
     path = Path(path)
     try:
@@ -213,7 +213,7 @@ def _load(
 
     expansion.plugins = {
         name: Plugin(_where(path, document), document.value["kind"], document.value["spec"])
-        # Destinations come last. So a name of both a source and a destination refers to the
+        # Destinations come last, so a name that a source and a destination share refers to the
         # destination.
         for kind in _KINDS
         for document in documents
