@@ -16,7 +16,7 @@ The module prints nothing, installs no signal handlers and does not end the proc
 Errors are subclasses of :class:`LoaderError` with the attributes `what`, `where` and `remedy`:
 
 - :class:`SpecError`: the spec, profile, installation or an argument is invalid. Methods raise it
-  before they sync a table.
+  before they sync any table.
 - :class:`TableError`: a table cannot be synced. :meth:`Loader.run` does not raise it: the other
   tables are synced, and the result contains the error. Its subclasses are :class:`LockedError`
   (another run has locked the table), :class:`DamagedError` (a file in the lake is corrupt),
@@ -114,7 +114,7 @@ R = TypeVar("R")
 
 
 def _without_causes(method: Callable[P, R]) -> Callable[P, R]:
-    """Removes the causes of a method's errors, because their messages may contain secrets."""
+    """Strips the chained exceptions from a method's errors, because they may contain secrets."""
 
     @functools.wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -140,7 +140,7 @@ class Loader:
 
     Args:
         spec: the result of :func:`load_spec` or :func:`build_spec`.
-        spark: the session to use. With it, only `dbt_build` needs a profile.
+        spark: the session to use. If you pass one, a profile is needed only for `dbt_build`.
 
     Example:
         >>> with Loader(load_spec("loader.yml")) as loader:  # doctest: +SKIP
@@ -206,11 +206,11 @@ class Loader:
 
         Args:
             select: names or wildcards of tables. If empty, all tables are synced.
-            full_refresh: whether to reload all rows, as a new generation.
+            full_refresh: whether to reload all rows into a new generation.
             concurrency: the number of tables to sync in parallel. The default is the spec's
                 setting.
             accept_key_change: whether the types of key and cursor columns may be widened.
-            dbt_build: whether to run `dbt build` after the sync, in this process and this Spark.
+            dbt_build: whether to run `dbt build` after the sync, in this process and on its Spark.
             dbt_arguments: the arguments for `dbt build`.
             on_event: called for each event. The calls come from threads of the run, but never
                 concurrently. If it raises an exception, the exception is only logged.
@@ -298,7 +298,7 @@ class Loader:
 
         Args:
             repair: whether to append the changes that were missed.
-            allow_deletes: whether missing rows count as deleted, even if they are many.
+            allow_deletes: whether missing rows count as deleted, even if there are many of them.
         """
         from loader.cli.reconcile import report_findings, to_row
         from loader.reconcile.reconciliation import Reconciliation
@@ -326,10 +326,11 @@ class Loader:
     def stop(self) -> None:
         """Stops the current call, if any. Can be called from any thread.
 
-        Tables whose rows are not yet published fail.
+        Tables whose rows have not yet been published fail.
 
-        Also interrupts the work of other loaders in this process on connectors and databases. If
-        this loader did not start Spark, its jobs are not cancelled, so the call waits for them.
+        Also interrupts what other loaders in this process are doing in connectors and databases. If
+        this loader did not start Spark, Spark's jobs are not cancelled, so the current call waits
+        for them.
         """
         from loader.spark.interruption import interrupt
 
@@ -443,7 +444,7 @@ def _list_names(select: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _list_errors(outcomes: Sequence[Outcome], ended: LoaderError | None) -> list[LoaderError]:
-    """Returns each error once. Also removes the causes of the errors in the outcomes."""
+    """Returns each error once. Also strips the chained exceptions from the outcomes' errors."""
     for outcome in outcomes:
         if outcome.error is not None:
             _hide_causes(outcome.error)
@@ -451,9 +452,9 @@ def _list_errors(outcomes: Sequence[Outcome], ended: LoaderError | None) -> list
 
 
 def _hide_causes(error: LoaderError) -> LoaderError:
-    """Removes the causes of an error, because their messages may contain secrets.
+    """Strips the chained exceptions from an error, because their messages may contain secrets.
 
-    Logs the redacted causes.
+    Logs them, redacted, at the level DEBUG.
     """
     if _log.isEnabledFor(logging.DEBUG):
         _log.debug("%s", redact_foreign("".join(traceback.format_exception(error))))

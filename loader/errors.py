@@ -8,8 +8,8 @@ import re
 def sentence(error: BaseException) -> str:
     """Returns the first line of a Spark error, without the error class and the full stop.
 
-    If Py4J reports a Java exception, the message is in the second line, after the class of the
-    exception.
+    If Py4J reports a Java exception, the message is on the second line, after the exception's
+    class.
     """
     lines = str(error).strip().splitlines() or [type(error).__name__]
     called = lines[0].startswith("An error occurred while calling ") and len(lines) > 1

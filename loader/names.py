@@ -1,4 +1,4 @@
-"""Checks the names of tables, namespaces and state keys, which become names of folders and files.
+"""Checks the names of tables, namespaces and state keys, which become folder and file names.
 
 In a file-system warehouse, a raw table is a folder and its lock is a file, so a name must not be a
 path. dbt does not escape backticks, so a name must not contain them. In the names of a source's
@@ -21,7 +21,7 @@ _MAX_BYTES = 180  # file systems allow 255 bytes, which must include suffixes
 
 
 def in_the_lake(name: str) -> str:
-    """Returns the name of a source's table in the lake. Replaces dots, slashes and backticks."""
+    """Returns a source table's name in the lake. Replaces dots, slashes and backticks."""
     return _INVALID.sub("_", name.replace(".", "_"))
 
 

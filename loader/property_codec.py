@@ -3,8 +3,8 @@
 `SHOW TBLPROPERTIES` masks each property whose name or value contains `url`, `token`, `secret` or
 `password` (`spark.redaction.regex`, `spark.sql.redaction.options.regex`). Names of tables, columns
 and sources may contain these words. An invisible separator between the characters prevents the
-masking, but keeps the value readable. The macros `_encode` and `_decode` of the dbt package use the
-same encoding.
+masking, but keeps the value readable. The dbt package's macros `_encode` and `_decode` use the same
+encoding.
 """
 
 from __future__ import annotations
