@@ -267,7 +267,7 @@ class Loader:
         """Returns the first rows of a table, as its first load would write them. Writes nothing.
 
         Raises:
-            LoaderError: if there is no such table, or it cannot be read.
+            LoaderError: if there is no such table, or if it cannot be read.
         """
         from loader.sync.preview import read_first_rows
 

@@ -16,7 +16,7 @@ def format_count(count: int, one: str, several: str | None = None) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Formats a duration in its two largest units, as durations are written in the spec.
+    """Formats a duration in its two largest units, in the notation that the spec uses.
 
     >>> format_duration(246), format_duration(86400), format_duration(0.2)
     ('4 minutes 6 seconds', '1 day', '0 seconds')

@@ -1,6 +1,6 @@
 """Stores lock records in the catalog, for warehouses that several machines write to.
 
-The records are stored in tags of the ``_cq_locks`` table, which has no rows. Each locked raw table
+The records are stored as tags of the ``_cq_locks`` table, which has no rows. Each locked raw table
 has a tag. The tag refers to an empty snapshot whose summary contains the lock record. A swap moves
 the tags of any number of tables in one commit. An unlocked table has no tag, so the metadata stays
 small. Each run also has a tag for its heartbeat. The branch ``main`` has one empty snapshot,
@@ -51,7 +51,7 @@ _RETRIED = (_REFUSED, "CommitStateUnknownException")
 
 
 class CatalogLockStore:
-    """Stores lock records and heartbeats in tags of ``<schema>._cq_locks``."""
+    """Stores lock records and heartbeats as tags of ``<schema>._cq_locks``."""
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake

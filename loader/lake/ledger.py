@@ -229,7 +229,7 @@ class Ledger:
 
         Args:
             sources: the sources to read; empty means all sources.
-            since: the lowest batch number to consider. A high number lets most files be skipped.
+            since: the lowest batch number to consider. A higher number skips more files.
         """
         records = self.lake.records(TABLE)
         cache = get_cache(records.handle)

@@ -1,7 +1,7 @@
 """Stores the lock records of tables and the heartbeats of runs.
 
-A lock record identifies the run that locked a table. It is written once. A heartbeat is one record
-for all tables of a run. It is rewritten as long as the run is alive.
+A lock record identifies the run that locked a table, and is written once. Each run also has one
+heartbeat record for all its tables, which it rewrites as long as it is alive.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ has not changed for :data:`EXPIRY` seconds. It measures this time on its own clo
 are only informational, because the machines' clocks differ.
 
 A run may lose a table while it is suspended. It detects this before it publishes a batch, and
-before it writes state or ledger. As a last resort, the catalog accepts each batch number only once.
+before it writes the state or the ledger. As a last resort, the catalog accepts each batch number
+only once.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class TableLocks:
 
     @cached_property
     def folder(self) -> Path:
-        """The folder of the lock files: the namespace's folder, or a folder of this user."""
+        """The folder of the lock files: the namespace's folder, or one that this user owns."""
         if self._local_folder is not None:
             return self._local_folder
         return find_user_folder(self.lake.catalog, self._warehouse) / file_name(self.lake.schema)
@@ -113,7 +114,7 @@ def lock_table(lake: Lake, table: str, timeout: float = 60) -> FileLock:
     """Returns a table's file lock. The kernel releases the lock when the process exits.
 
     If the warehouse is a local folder, the lock file is next to the table, because a Hadoop catalog
-    cannot serialize two writers. Otherwise the lock file is in a folder of this user.
+    cannot serialize two writers. Otherwise the lock file is in a folder that this user owns.
 
     Args:
         timeout: the maximum number of seconds that `acquire` waits.

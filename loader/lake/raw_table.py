@@ -164,7 +164,7 @@ def list_raw_tables(lake: Lake) -> tuple[list[str], dict[str, Exception]]:
 
 
 def may_exceed(lake: Lake, table: str, column: str, cursor: Cursor) -> bool:
-    """Returns whether the file statistics allow a row whose cursor is above this one.
+    """Returns whether, according to the file statistics, a row's cursor may be above this one.
 
     Returns true if there are no statistics, or if the column and the cursor differ in type.
     """
@@ -172,7 +172,7 @@ def may_exceed(lake: Lake, table: str, column: str, cursor: Cursor) -> bool:
 
 
 def may_reach(lake: Lake, table: str, column: str, cursor: Cursor, generation: int) -> bool:
-    """Returns whether the file statistics allow a row of a generation at or above a cursor.
+    """Returns whether, by the file statistics, a row of a generation may be at or above a cursor.
 
     Returns false if the column and the cursor differ in type.
     """
@@ -182,7 +182,7 @@ def may_reach(lake: Lake, table: str, column: str, cursor: Cursor, generation: i
 def may_reach_staged(
     lake: Lake, table: str, column: str, cursor: Cursor, snapshot_id: int, batch: int
 ) -> bool:
-    """Returns whether the file statistics allow a row of a staged batch at or above a cursor.
+    """Returns whether, by the file statistics, a row of a staged batch may be at or above a cursor.
 
     Strings are compared byte by byte, although the source's collation may order them differently.
     Returns true for decimal and floating-point numbers, and if the column and the cursor differ in

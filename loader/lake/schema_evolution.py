@@ -148,7 +148,7 @@ class Drift:
     Attributes:
         notes: a description of each change, for the ledger.
         alterations: the changes to the raw table, in the order in which to make them.
-        mappings: the raw column of each source column.
+        mappings: the raw column for each source column.
         before: the source schema to store before the ALTERs.
         after: the source schema to store with the batch.
         added: columns that the source lacked at the last batch, including renamed columns.

@@ -264,7 +264,7 @@ class _Location:
 
 
 def list_names(value: Any, is_name: bool = False) -> Iterator[str]:
-    """Yields the names in an expanded document, such as the names of users, hosts and tables."""
+    """Yields the names in an expanded document, such as user, host and table names."""
     if isinstance(value, dict):
         for key, item in value.items():
             if is_name:

@@ -1,4 +1,4 @@
-"""Builds the JSON Schema of ``loader.yml``, with which editors complete and check keys.
+"""Builds the JSON Schema of ``loader.yml``, which lets editors complete and check keys.
 
 The schema describes one YAML document. It is generated from the pydantic models that validate the
 spec, with descriptions from the `Attributes` sections of the models' docstrings. It accepts the

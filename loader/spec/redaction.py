@@ -20,7 +20,7 @@ from loader.spec.secret_forms import FormIndex, FormMatch, list_forms
 
 MASK = "***"
 _LOOKAHEAD = 1 << 16
-"""How far behind the end of an excerpt to search for secrets, because one may cross this end."""
+"""How far past the end of an excerpt to search for secrets, because one may cross this end."""
 
 _SECRET_KEY_WORDS = (
     r"(?:passwords?|passwd|pwd|passphrase|secrets?|token|credentials?|private[_.-]?key"
@@ -116,7 +116,7 @@ def excerpt(text: str, longest: int) -> str:
 
     Cut text from other programs only with this function. It masks secrets before it cuts the text,
     because later redaction would miss a secret that was cut. It masks the secrets of all redactors
-    in the process, and text in the usual positions of secrets.
+    in the process, and text in places where secrets usually are.
 
     Args:
         longest: the maximum number of characters of the text that are returned.
@@ -153,7 +153,7 @@ def _mask(text: str, spans: Iterable[tuple[int, int]], longest: int) -> str:
 
 
 def _find_matches(text: str) -> Iterator[re.Match[str]]:
-    """Yields matches in the usual positions of secrets. Takes linear time."""
+    """Yields matches in places where secrets usually are. Takes linear time."""
     quoted: set[int] = set()
     for pattern in _PATTERNS:
         for match in pattern.finditer(text):

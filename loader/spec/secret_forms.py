@@ -89,9 +89,9 @@ class FormIndex:
         If several secrets have the same start, yields only the longest of them.
 
         Args:
-            in_own_text: whether the text is one of the loader's messages. In such text, secrets
-                that are also words of the loader's messages are ignored. In other text, they match
-                only as whole words.
+            in_own_text: whether the text is one of the loader's messages. If so, secrets that are
+                also words of the loader's messages are ignored. Otherwise, they match only as whole
+                words.
         """
         if not self._forms:
             return
@@ -330,7 +330,7 @@ def list_forms(value: str, is_word: bool = False) -> dict[str, FormMatch]:
 
 def _encode(text: str) -> bytes:
     try:
-        return text.encode("utf-8", "surrogateescape")  # os.environ has such surrogates
+        return text.encode("utf-8", "surrogateescape")  # os.environ uses these surrogates
     except UnicodeEncodeError:
         return text.encode("utf-8", "surrogatepass")
 

@@ -205,7 +205,7 @@ def _list_types_below(annotation: Any, key: str | int) -> list[Any]:
 
 
 def _members(annotation: Any) -> list[Any]:
-    """Returns the members of a union, or a list with just the type itself if it is no union."""
+    """Returns the members of a union, or a list with just the type if it is not a union."""
     if get_origin(annotation) is Annotated:
         return _members(get_args(annotation)[0])
     arguments = get_args(annotation)

@@ -47,7 +47,7 @@ class StateBackend(ABC):
 
     A package registers its backend in the entry-point group ``strandline.state``. The class has an
     `options_model`, which validates the destination's ``spec``. The constructor receives the
-    options and a :class:`StoreLocation`. It must not open a connection.
+    options and a :class:`StoreLocation`, and must not open a connection.
     """
 
     options_model: ClassVar[type[BaseModel]]
@@ -166,7 +166,7 @@ class StateBackend(ABC):
         return results
 
     def latest_by_key(self, keys: Sequence[str]) -> dict[str, list[StateRow] | StateError]:
-        """Returns the rows or the error of :meth:`latest` for each key.
+        """Returns, for each key, what :meth:`latest` returns or the error that it raises.
 
         Override this method if the store can read many keys at once.
         """

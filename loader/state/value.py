@@ -116,8 +116,8 @@ class TableState:
 
         Raises:
             NewerStateError: if a newer loader wrote the value.
-            StateError: if this loader did not write the value. Ignoring it would reread all rows,
-                and guessing the cursor could skip rows.
+            StateError: if this loader did not write the value. Ignoring the value would mean
+                rereading all rows, and guessing the cursor could skip rows.
         """
         try:
             value: Any = json.loads(text)
@@ -172,7 +172,7 @@ class TableState:
     def refuse_newer(text: str, key: str) -> None:
         """Raises a NewerStateError if a newer loader wrote the value. Ignores other invalid values.
 
-        Overwriting such a value could lose content.
+        Overwriting a newer loader's value could lose content.
         """
         try:
             value: Any = json.loads(text)
@@ -183,7 +183,7 @@ class TableState:
             _check_format(format_, key)
 
     def move_cursor(self, cursor: Cursor | None, field: str | None) -> TableState:
-        """Returns a copy with another cursor, without the old cursor's checkpoint and digest."""
+        """Returns a copy with a different cursor, without the old checkpoint and digest."""
         return replace(self, cursor=cursor, cursor_field=field, mark=None, boundary=None)
 
     def start_over(self) -> TableState:

@@ -74,7 +74,7 @@ def find_append_only_window(
     Returns None if the rows must be compared with the raw table.
 
     A row whose cursor is above every cursor in the raw table is the newest version of its key.
-    Comparing it with the stored cursor is not enough, because the raw table may contain higher
+    Comparing the row with the stored cursor is not enough, because the raw table may contain higher
     cursors: users can lower the stored cursor, and it stays below the cursors of rows that are
     dated in the future.
     """

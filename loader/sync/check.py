@@ -145,8 +145,8 @@ def describe_drift(plan: TablePlan, lake: Lake) -> list[str]:
     """Returns a note about the schema changes that the next batch will make in the raw table.
 
     Raises:
-        TableError: if the raw table cannot represent the source's columns, or the spec forbids the
-            change.
+        TableError: if the raw table cannot represent the source's columns, or if the spec forbids
+            the change.
     """
     drift = plan_drift(lake, plan.lake_table, plan.table.schema, plan.policy)
     return [f"with the next batch: {'; '.join(drift.notes)}"] if drift.notes else []
@@ -186,7 +186,7 @@ def describe_metadata(plan: TablePlan) -> list[str]:
     cursor = plan.cursor
     if cursor is None or plan.mode != INCREMENTAL:
         return notes
-    # The system column xmin of PostgreSQL cannot be indexed.
+    # PostgreSQL's system column xmin cannot be indexed.
     if plan.table.indexed and cursor.name not in {*plan.table.indexed, "xmin"}:
         notes.append(f"{cursor.name} has no index: every sync scans the whole table")
     if cursor.type is CursorType.DATE:
@@ -263,7 +263,7 @@ def describe_options(plan: TablePlan, snapshot: Snapshot) -> list[str]:
 
 
 def describe_late_rows(plan: TablePlan, snapshot: Snapshot, lake: Lake) -> list[str]:
-    """Returns a note about rows that syncs miss if an application's clock is far behind."""
+    """Returns a note about rows that syncs may miss if an application's clock is far behind."""
     cursor = plan.cursor
     if cursor is None or not cursor.type.is_time or plan.mode != INCREMENTAL:
         return []

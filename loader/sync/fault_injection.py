@@ -5,7 +5,7 @@ before its state is written. ``LOADER_CRASH_AT=published:shop.orders`` waits for
 table, and ``ledger-recorded:shop.orders#5`` waits until this table reaches the step for the fifth
 time, such as in the fifth chunk of a backfill. Separate several crash points with commas. Each
 table then waits at its crash point until all tables have reached theirs. The next run must recover
-from any such crash.
+from a crash at any step.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class PlannedSource:
 
     @property
     def problems(self) -> list[LoaderError]:
-        """All errors without repetitions. The tables of an unreachable source share one error."""
+        """All errors without duplicates. The tables of an unreachable source share one error."""
         return list({id(e): e for e in (*self.errors, *self.refused.values())}.values())
 
 

@@ -63,7 +63,7 @@ class PlannedBatch:
         append_only: the part of the window that has only new rows. None if the rows must be
             compared with the raw table.
         correction: in a repair, returns the rows to append; else None.
-        corrected: how many of the rows that a repair appends a plain query would have missed.
+        corrected: for a repair: how many of its rows a plain query would have missed.
         check_staged: called after the rows are staged. Raises an error if they must not be
             published.
         is_followed: returns whether another batch follows.
@@ -215,7 +215,7 @@ def _warn_of_lost_columns(sync: SyncContext, names: Sequence[str]) -> None:
 
 
 def plan_state(plan: TablePlan, prior: PriorState, bounds: Bounds, is_full: bool) -> TableState:
-    """Returns the state after a window is published, but without the boundary digest.
+    """Returns the state to store once a window is published, without the boundary digest.
 
     Args:
         is_full: whether the batch reloads all rows into a new generation.

@@ -71,8 +71,8 @@ class ProgressWriter:
 
     Args:
         idle_since: for each table whose last ledger row has the status "nothing new", the time of
-            this row. These rows are repeated only after :data:`IDLE_SECONDS`, because otherwise a
-            loop that runs every second would fill the ledger.
+            that row. The next row with this status is written only after :data:`IDLE_SECONDS`,
+            because otherwise a loop that runs every second would fill the ledger.
     """
 
     def __init__(self, idle_since: dict[tuple[str, str], float] | None = None) -> None:

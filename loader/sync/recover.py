@@ -67,8 +67,8 @@ class PriorState:
     def partial_selection(self) -> str:
         """The selection to store after a sync that does not append all rows.
 
-        After a change of the selection, the raw table has rows of both selections. So the next sync
-        must read all rows, even if the spec returns to the earlier selection.
+        After the selection has changed, the raw table has rows from both selections. So the next
+        sync must read all rows, even if the spec returns to the earlier selection.
         """
         return MIXED if self.has_new_selection else self.state.selection
 

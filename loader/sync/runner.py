@@ -196,7 +196,7 @@ class _Run:
         self.id = create_run_id()
         self.writer = ProgressWriter(pipeline.idle_since)
         # Backfills and tables with crash points write their progress immediately. So do sources
-        # that share a raw table, because each source reads the ledger row of the previous one.
+        # that share a raw table, because each source reads the previous source's ledger row.
         self.writes_together = work is sync_table and not watch.keeps_tables_apart
         self.slots = threading.Semaphore(workers)
         self.shared_leases: dict[str, SharedLease] = {}

@@ -52,8 +52,7 @@ class Stores:
     def is_foreign(self, name: str, state: TableState) -> bool:
         """Returns whether a state belongs to a raw table in another lake.
 
-        The cursor of such a state may be ahead of the raw table in this lake, even if the batch
-        number is the same.
+        Its cursor may be ahead of the raw table in this lake, even if the batch number is the same.
         """
         own_id = find_table_id(self.lake, name.partition(".")[2])
         return None not in (state.table_id, own_id) and state.table_id != own_id
@@ -69,7 +68,7 @@ class StoredProgress:
     """The state and ledger batches of locked tables, which no other run can change.
 
     Attributes:
-        states: maps each key to the rows of its newest version, or to the error of reading it.
+        states: maps each key to the rows of its newest version, or to the error from reading them.
         batches: maps each source and table to the highest batch in the ledger. None if there are
             only a few tables: one query per table is then faster, because it uses file statistics.
     """

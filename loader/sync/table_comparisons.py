@@ -61,7 +61,7 @@ _BUCKET = (
 
 @dataclass(frozen=True)
 class TableComparison:
-    """A summary of the comparisons of a table by `loader reconcile` and the `reconcile` option.
+    """A summary of a table's comparisons by `loader reconcile` and by the `reconcile` option.
 
     Attributes:
         verified_until: a time in microseconds. Since then, each key has been compared at least once
