@@ -89,8 +89,9 @@ class CompositeSnapshot(Snapshot):
 
     Args:
         open_jdbc: opens the database snapshot for tables without `sync_mode: cdc`.
-        open_beside: opens a database snapshot for queries of tables with `sync_mode: cdc`.
-        rereads_log: whether the next sync of a table reads the log again, up to its new end.
+        open_beside: opens a database snapshot for queries on tables with `sync_mode: cdc`.
+        rereads_log: whether the next sync of a table reads the log again, up to its end at that
+            time.
     """
 
     def __init__(

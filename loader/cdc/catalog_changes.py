@@ -134,7 +134,7 @@ def describe_reverted_change(before: Mapping[str, str], current: Mapping[str, st
 def has_rewritten_columns(before: Mapping[str, str], current: Mapping[str, str]) -> bool:
     """Returns whether a column may have been renamed and renamed back since the last sync.
 
-    Only the column names in the log prove it: in the catalog, two renames look like two
+    Only the column names in the log can prove this: in the catalog, two renames look like two
     `alter column … set statistics`.
     """
     return bool(_list_rewritten_columns(before, current))
@@ -214,7 +214,7 @@ def read_partitions(connection: Connection, relation: str) -> dict[str, Partitio
 def describe_partition_changes(
     connection: Connection, before: Collection[str], current: Mapping[str, Partition]
 ) -> str:
-    """Describes a change of partitions that added or removed rows. Returns "" if there is none.
+    """Describes a partition change that added or removed rows. Returns "" if there is none.
 
     Args:
         before: the ids of the partitions at the last sync.

@@ -1,9 +1,9 @@
 """Converts a table's changes in the spool to rows, ordered as in the log.
 
 - An insert or update becomes a row with the new values. If an update changes the key, a tombstone
-  of the old key precedes this row.
+  for the old key precedes this row.
 - A delete becomes a tombstone, which contains only the key.
-- A TRUNCATE becomes a tombstone of every existing key.
+- A TRUNCATE becomes a tombstone for every existing key.
 - The log omits large values that an update does not change. Such a value is taken from the previous
   version of the row.
 
@@ -310,7 +310,7 @@ class Changes:
     def _add_row_ids(
         self, versions: DataFrame, key_changes: Sequence[tuple[int, str, str]]
     ) -> DataFrame:
-        """Adds a row id that survives a change of the key: the row's first key."""
+        """Adds a row id that stays the same if the key changes: the row's first key."""
         key = self._key_text
         if not key_changes:
             return versions.withColumn(_ROW_ID, key)
@@ -411,7 +411,7 @@ class Changes:
 def _create_rows(
     spark: SparkSession, columns: Mapping[str, str], values: Sequence[tuple[object, ...]]
 ) -> DataFrame:
-    """Creates a small DataFrame. In contrast to `createDataFrame`, starts no Python worker."""
+    """Creates a small DataFrame. Unlike `createDataFrame`, starts no Python worker."""
     text = json.dumps([dict(zip(columns, row, strict=True)) for row in values])
     fields = ", ".join(f"{name}: {kind}" for name, kind in columns.items())
     return spark.range(1).select(f.inline(f.from_json(f.lit(text), f"array<struct<{fields}>>")))

@@ -111,7 +111,7 @@ class FirstLoads:
     def refuse_lossy_values(self, table: SourceTable) -> None:
         """Raises a TableError if the table has values that the lake cannot store.
 
-        Needed if another run started the load, because that run checked only the rows in its
+        Needed if another run started the load, because that run checked only the rows in its own
         snapshot.
         """
         self._open_snapshot(table).refuse_lossy_values(table)
@@ -125,7 +125,7 @@ class FirstLoads:
         return reduce(DataFrame.unionAll, parts)
 
     def is_steady(self, table: SourceTable) -> bool:
-        """Returns whether a table's rows are counted and read from the same snapshot."""
+        """Returns whether a table's rows are counted and read in the same snapshot."""
         snapshot = self._snapshots.get(table.ref.name)
         return snapshot is not None and snapshot.is_steady(table)
 
@@ -179,7 +179,8 @@ class FirstLoads:
             connection.execute(statement)
         connection.execute(f"set lock_timeout = '{self._slot.database.lock_timeout}s'")
         connection.execute(f"select pg_catalog.pg_advisory_lock_shared({self._lock_key})")
-        # The lock is released explicitly, because the server notices closed connections late.
+        # The lock is released explicitly, because the server notices closed connections only after
+        # a delay.
         self._slot_lock.callback(self._unlock, connection)
         with self._slot.database.connect() as other:
             slot = self._slot.read_slot(other)
@@ -203,7 +204,7 @@ class FirstLoads:
 
     @contextmanager
     def exclude_loads(self, connection: Connection) -> Iterator[bool]:
-        """Yields whether no first load is running. If True, none can start while the block runs."""
+        """Yields whether no first load is running. If True, none can start inside the block."""
         [(granted,)] = connection.rows(
             f"select pg_catalog.pg_try_advisory_lock({self._lock_key})::text"
         )

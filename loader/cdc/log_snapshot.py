@@ -57,7 +57,7 @@ SEGMENT_BYTES = 16 * 1024 * 1024
 
 
 class LogSnapshot(Snapshot):
-    """Reads those tables of a run that have `sync_mode: cdc`.
+    """Reads a run's tables that have `sync_mode: cdc`.
 
     The first table that is read sets up the slot. The first table that needs changes reads the log,
     once for all tables.
@@ -138,7 +138,7 @@ class LogSnapshot(Snapshot):
             if reload_reason:
                 with self._lock:
                     return self._plan_first_load(table, window, setup, partitions, reload_reason)
-            # The table may have been altered while the log was read.
+            # The table may have been altered while the log was being read.
             if list_by_number(self._definitions.read_columns(table)) != list_by_number(columns):
                 raise self._definitions.build_alteration_error(table)
             if list_by_number(columns) != mark.columns or has_rewritten_columns(
@@ -289,7 +289,7 @@ class LogSnapshot(Snapshot):
         return cached
 
     def _run_once(self, step: Callable[[], T]) -> T:
-        """Runs a step for all tables. If the step fails, every table raises its error."""
+        """Runs a step for all tables. If it fails, the same error is raised for every table."""
         if self._failure is not None:
             raise self._failure
         try:
@@ -354,7 +354,7 @@ class LogSnapshot(Snapshot):
     def _is_divisible(self, table: SourceTable, key: Sequence[LoggedColumn]) -> bool:
         """Returns whether a table can be loaded in chunks.
 
-        A table with a masked key cannot, because the state stores the last key of each chunk.
+        A table with a masked key cannot be, because the state stores the last key of each chunk.
         """
         masks = table.masks if isinstance(table, MaskedTable) else {}
         if masks.keys() & set(self._definitions.list_key(table)):
@@ -420,7 +420,7 @@ class LogSnapshot(Snapshot):
             self.slot,
             self._setup.slot,
             log_names,
-            Path(mkdtemp(dir=self._folder)),  # other tables may still read an earlier spool
+            Path(mkdtemp(dir=self._folder)),  # other tables may still be reading an earlier spool
             self._placeholder,
             self.where,
             excluded,

@@ -1,8 +1,8 @@
 """Positions in PostgreSQL's log, and the checkpoint (`mark`) that each sync stores in the state.
 
-If a table was read up to a position, the raw table contains every transaction whose commit record
-starts below this position. A first load reads a database snapshot. Later syncs skip the changes of
-transactions that are visible in this snapshot.
+Once a table has been read up to a position, the raw table contains every transaction whose commit
+record starts below this position. A first load reads a database snapshot. Later syncs skip the
+changes of transactions that are visible in this snapshot.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ class Mark:
         position: the position up to which the table was read.
         slot: the replication slot that retains the log from this position on.
         system: the cluster's identity and timeline; empty if the role may not read them.
-        snapshot: the snapshot of the first load. None after the log was read beyond this snapshot.
+        snapshot: the snapshot of the first load. None once the log has been read beyond this
+            snapshot.
         loaded_up_to: the last published key of an incomplete first load; None if the first load is
             complete.
         earlier_chunks: the last key and the snapshot of each interrupted run of the first load.
@@ -173,7 +174,7 @@ class Mark:
     def move_to(
         self, position: int, columns: Mapping[str, str], partitions: Iterable[str] = ()
     ) -> Mark:
-        """Returns the checkpoint to store after the log was read up to a position."""
+        """Returns the checkpoint to store once the log has been read up to `position`."""
         position = max(position, self.position)
         overlaps_load = self.snapshot is not None and position < self.snapshot.until
         return replace(
@@ -233,7 +234,7 @@ def is_visible_to_chunk(
 
     Args:
             earlier_chunks: the last key and the snapshot of each interrupted run, sorted by key.
-            newest_snapshot: the snapshot for all keys above these chunks. If None, no change of
+            newest_snapshot: the snapshot for all keys above these chunks. If None, no change to
                 these keys is visible.
             row: a struct that contains the key's columns.
     """

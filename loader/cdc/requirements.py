@@ -40,8 +40,8 @@ class RequirementErrors:
     """The errors for a source's unmet requirements.
 
     Attributes:
-        server: the error of the server or the role. If there is one, the tables and the publication
-            were not checked.
+        server: the error for the server or the role. If there is one, the tables and the
+            publication were not checked.
         tables: maps the name of each table that cannot be read from the log to its error.
         unpublishable: maps the name of each table that the role may not add to the publication to
             its error.
@@ -71,7 +71,7 @@ def check_requirements(
         error: TableError | None
         try:
             error = build_error(check_table(connection, slot, table, list_key(table)), location)
-        except DatabaseError as denied:  # such as if the role lacks USAGE on the table's schema
+        except DatabaseError as denied:  # for example if the role lacks USAGE on the schema
             error = denied
         if error is None and names[build_log_name(table)] > 1:
             error = TableError(
@@ -83,8 +83,8 @@ def check_requirements(
             refused[table.ref.name] = error
     accepted = [table for table in tables if table.ref.name not in refused]
     unpublishable = find_unpublishable_tables(connection, slot, accepted)
-    # One statement publishes all tables. If the role may not run it, all tables in it have the same
-    # error.
+    # One statement publishes all tables. If the role may not run it, all of these tables get the
+    # same error.
     errors = {
         name: build_error([requirement], where) for name, requirement in unpublishable.items()
     }
@@ -301,7 +301,7 @@ def _uses_only(
 
 
 def _build_key_condition(text: Callable[[str], str], key: Sequence[str]) -> str:
-    """Returns an SQL condition: all columns of the index `i` are columns of the key."""
+    """Returns an SQL condition that is true if the index `i` has only key columns."""
     names = ", ".join(text(column.lower()) for column in key)
     return f"""not exists (
                         select from pg_catalog.pg_attribute as a

@@ -274,9 +274,9 @@ class SourceSlot:
         return parse_position(lsn or "")
 
     def has_no_changes(self, connection: Connection, slot: Slot, end: int) -> bool:
-        """Returns whether the log up to a position has no changes of the published tables.
+        """Returns whether the log up to a position has no changes to the published tables.
 
-        Also returns False if the log has grown so much that decoding it takes long.
+        Also returns False if the log has grown so much that decoding it would take a long time.
         """
         if end - slot.confirmed > _PEEK_BYTES:
             return False
@@ -311,10 +311,11 @@ class SourceSlot:
         )
 
     def await_free(self, connection: Connection, seconds: int) -> None:
-        """Waits until no session reads the slot. The server notices a killed reader with a delay.
+        """Waits until no session is reading the slot. The server notices a killed reader with a
+        delay.
 
         Raises:
-            TableError: if another session still reads the slot after this number of seconds.
+            TableError: if another session is still reading the slot after `seconds`.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -387,8 +388,8 @@ class SlotAdvance:
     """Moves the slot to the lowest stored position of the source's tables.
 
     Attributes:
-        load_marks: returns the stored checkpoints of a table that this run does not select. None if
-            not available.
+        load_marks: returns the stored checkpoints of a table that this run does not select; None if
+            they cannot be read.
     """
 
     def __init__(self, slot: SourceSlot) -> None:

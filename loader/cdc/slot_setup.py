@@ -1,4 +1,4 @@
-"""Creates a source's slot and publication, and finds tables whose changes the log has lost."""
+"""Creates a source's slot and publication, and finds tables for which the log lacks changes."""
 
 from __future__ import annotations
 

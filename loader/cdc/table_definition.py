@@ -55,13 +55,13 @@ class LoggedColumn:
 
     Attributes:
         number: the column's number in the database. A rename does not change it.
-        kind: PostgreSQL's name of the type. For a domain, the base type. For an array, the type of
+        kind: PostgreSQL's name for the type. For a domain, the base type. For an array, the type of
             its elements. For any enum, `enum`.
         is_toastable: whether the log may omit a large value (more than 2 kB) that an update does
             not change.
         is_nested: whether the column was declared as an array of arrays.
         is_complete: whether the table has REPLICA IDENTITY FULL. If so, the log contains all values
-            of new changes.
+            for new changes.
     """
 
     number: int
@@ -227,7 +227,7 @@ def describe_alteration(before: Mapping[str, str], columns: Sequence[LoggedColum
 
 
 def describe_selection(excluded: Collection[str], columns: Sequence[LoggedColumn]) -> str:
-    """Describes the columns that the spec excluded until now. Returns "" if there are none.
+    """Describes the columns that the spec no longer excludes. Returns "" if there are none.
 
     Args:
         excluded: the numbers of the columns that were excluded at the last sync.

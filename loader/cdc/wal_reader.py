@@ -1,4 +1,4 @@
-"""Reads the log with Debezium, up to the end that the log had when the read started."""
+"""Reads the log with Debezium, up to where the log ended when the read started."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class LogReader:
         initial_slot: the slot at the start of the run.
         placeholder: the string that Debezium writes for a value that the log omits.
         excluded: the columns that the spec excludes, as `schema.table.column`.
-        encrypted: the names of those tables (in the log) that have masked columns.
+        encrypted: the names (in the log) of the tables that have masked columns.
         spool_key: encrypts the changes of these tables in the spool.
     """
 
@@ -129,8 +129,8 @@ class LogReader:
     def _is_past_marker(self, marker_position: int) -> bool:
         """Returns whether the slot is lost or was moved past the marker.
 
-        Returns False if the database is unreachable. Debezium then loses its connection too, or a
-        later check succeeds.
+        Returns False if the database is unreachable. In that case, Debezium loses its connection
+        too, or a later check succeeds.
         """
         try:
             with self.slot.database.connect() as connection:

@@ -49,7 +49,7 @@ def compute_heap_mb() -> int:
     """
     try:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError):  # not on Windows
+    except (AttributeError, ValueError):  # not available on Windows
         memory = 0
     return max(512, memory // 4 >> 20)
 
@@ -65,8 +65,8 @@ class ReadRequest:
         placeholder: the string that Debezium writes for a value that the log omits.
         java: the path of the JVM library; empty for the machine's default.
         has_source: whether changes contain the table's name. Necessary if a topic name does not
-            identify the table: Debezium replaces some characters in topic names, such as `a b` by
-            `a_b`.
+            identify the table: Debezium replaces some characters in topic names, for example `a b`
+            with `a_b`.
         encrypted: the tables with masked columns, whose changes are encrypted in the spool. If
             there are any, errors quote no values.
         spool_key: the encryption key, in hexadecimal.
@@ -95,7 +95,7 @@ class Reader:
     """Receives Debezium's records, ordered as in the log, and writes the spool.
 
     Attributes:
-        finished: set when the marker's transaction was read completely, or when reading failed.
+        finished: set once the marker's transaction has been read completely, or reading has failed.
         error: the reason why reading failed, or None.
         is_past_marker: whether Debezium started after the marker.
     """
@@ -166,8 +166,8 @@ def main() -> None:
     except Exception as error:  # such as a full disk
         print(json.dumps({"error": describe_error(error, reader.hides_values)}), flush=True)
     finally:
-        # A shutdown of Debezium takes seconds and is unnecessary, because the server notices the
-        # closed connection.
+        # Shutting Debezium down would take several seconds and is unnecessary, because the server
+        # notices the closed connection.
         os._exit(code)
 
 
@@ -307,7 +307,7 @@ class _CompletionCallback:
 def describe_cause(message: Any, error: Any, hides_values: bool) -> str:
     """Returns the message of the root cause of a Java error.
 
-    If values must be hidden, replaces a message that may contain a value of a row.
+    If values must be hidden, replaces a message that may contain a value from a row.
 
     Args:
         message: the result if `error` is None.
@@ -325,7 +325,7 @@ def describe_cause(message: Any, error: Any, hides_values: bool) -> str:
 
 
 def _quotes_no_value(cause: Any) -> bool:
-    """Returns whether an error's message certainly contains no value of a row.
+    """Returns whether an error's message is certain to contain no values from a row.
 
     The driver and the server quote values that they cannot convert. Debezium's JSON parser raises
     `IOException`s that quote its input, so only Java's own `IOException`s are trusted.

@@ -6,9 +6,9 @@ Only the current user can read the spool's folder. It contains:
   `number<tab>ordinal<tab>transaction<tab>change as JSON`. `number` counts the changes. `ordinal`
   counts the transactions in commit order, from 0. If the table has masked columns, each line is a
   base64-encoded, encrypted block of such lines. The key exists only in the run's memory.
-- `transactions`, with an entry for each complete transaction. Changes of other transactions are
-  ignored.
-- `done`, with the number of changes of each table. This file is written last.
+- `transactions`, with an entry for each complete transaction. Changes in incomplete transactions
+  are ignored.
+- `done`, with the number of changes for each table. This file is written last.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class SpoolWriter:
         self._number = 0
 
     def write_change(self, table: str, transaction: int, text: str) -> None:
-        """Adds a change of the current transaction. Ignores tables that were not requested."""
+        """Adds a change in the current transaction. Ignores tables that were not requested."""
         table_id = self._table_ids.get(table)
         if table_id is None:
             return
