@@ -24,7 +24,7 @@ _SOURCE = re.compile(r"source\(\s*['\"]([^'\"]+)['\"]\s*,\s*['\"]([^'\"]+)['\"]\
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """The declarations of a project outside the output folder.
+    """A project's declarations outside the output folder.
 
     Attributes:
         tables: maps (source, table) to the file that declares the source table.
@@ -57,8 +57,8 @@ class DbtProject:
     def find(cls, spec_folder: Path, output: Path | None) -> DbtProject:
         """Finds the project that contains `output`, or by default the project next to the spec.
 
-        The default output folder is the one that contains `codegen.json`, because users may move
-        it, or else `strandline` in the project's first model folder.
+        The default output folder is the one that contains `codegen.json`, because users may have
+        moved it. If there is none, it is `strandline` in the project's first model folder.
 
         Raises:
             SpecError: if there is no project, or its file cannot be read.
@@ -152,7 +152,7 @@ def entries(data: Any, key: str) -> list[dict[str, Any]]:
 
 
 def _raw_schema(data: Mapping[str, Any]) -> str:
-    """Returns `strandline__raw_schema` from the most specific scope that sets it, as in dbt."""
+    """Returns `strandline__raw_schema` from the most specific scope that sets it, as dbt does."""
     variables = data.get("vars")
     scopes = [variables] if isinstance(variables, dict) else []
     for name in (data.get("name"), "strandline"):

@@ -99,10 +99,11 @@ def properties_file(
     Args:
         base: the last content that codegen wrote.
         new: the content that codegen would write now.
-        spaced: the `spaced` of :func:`document`, for a new file.
+        spaced: passed to :func:`document` for a new file.
 
     Raises:
-        SpecError: if the text is not YAML, or does not have the structure of a properties file.
+        SpecError: if the text is not valid YAML, or does not have the structure of a properties
+            file.
     """
     if before is None:
         header = _HEADER + (_CHOICES if "models" in new else "")
@@ -169,8 +170,8 @@ class Manifest:
     Attributes:
         data: the data of each YAML file, keyed by file name.
         models: a hash of the text of each model, keyed by file name.
-        names: maps ``<source>.<table>`` to the name of the source table in dbt and the stem of the
-            names of its models.
+        names: maps ``<source>.<table>`` to the name of the source table in dbt and the stem of its
+            models' names.
     """
 
     data: Mapping[str, Any] = field(default_factory=dict)
@@ -193,7 +194,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: str | None, where: str) -> Manifest:
-        """Parses the text of `codegen.json`; None if the file does not exist yet.
+        """Parses the text of `codegen.json`, which is None if the file does not exist yet.
 
         Raises:
             SpecError: if the text was edited, or if a newer loader wrote it.

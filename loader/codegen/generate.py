@@ -25,8 +25,8 @@ SOURCES = "sources.yml"
 MODELS = "models.yml"
 
 _KINDS = (LATEST, HISTORY)
-# The indents of list items that a blank line precedes in a new file: sources and tables in one
-# file, and models in the other.
+# The indents of the list items that are preceded by a blank line in a new file: sources and tables
+# in one file, and models in the other.
 _SPACED = {SOURCES: (2, 6), MODELS: (2,)}
 
 
@@ -73,8 +73,8 @@ def generate(
         complete: the names of those sources whose tables are all in `tables`.
 
     Raises:
-        SpecError: if an existing file is not YAML, or does not have the structure of a properties
-            file.
+        SpecError: if an existing file is not valid YAML, or does not have the structure of a
+            properties file.
     """
     notes: list[tuple[str, str]] = []
     named = _name_tables(tables, memory)

@@ -124,7 +124,7 @@ def is_keyed(path: Path) -> bool:
 
 
 def identities(path: Path, items: Sequence[Any]) -> list[str]:
-    """Returns an identity for each item of the list at `path`: its name, or the test that it calls.
+    """Returns an identity for each item in the list at `path`: its name, or the test that it calls.
 
     Repeated names are numbered. The identity of an item without a name is its position.
     """
@@ -178,7 +178,7 @@ def _is_scalar(value: Any) -> bool:
 
 
 def _in_order(mine: Sequence[Any], new: Sequence[Any]) -> list[Any]:
-    """Returns `mine`, and inserts each new key after its predecessor in `new`."""
+    """Returns a copy of `mine` with each new key inserted after its predecessor in `new`."""
     order = list(mine)
     position = 0
     for key in new:

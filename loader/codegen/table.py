@@ -1,4 +1,4 @@
-"""Collects the facts about tables that codegen needs, and assigns names in dbt."""
+"""Collects the facts about tables that codegen needs, and assigns their names in dbt."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def assign_names(proposals: Mapping[str, str], remembered: Mapping[str, str]) ->
 
 @dataclass(frozen=True)
 class NotSynced:
-    """A table of the spec that has no raw table yet, so its models could not be built."""
+    """A table in the spec that has no raw table yet, so its models could not be built."""
 
     name: str
 

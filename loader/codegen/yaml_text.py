@@ -1,6 +1,6 @@
 """Edits the text of a YAML file so that it contains given data, with as few changes as possible.
 
-Comments, order, quotes, blank lines and anchors are preserved. The parser is the same as in dbt.
+Comments, order, quotes, blank lines and anchors are preserved. It uses the same parser as dbt.
 Every result is parsed again. The edit is refused if the result differs from the data, or if a
 comment would be lost.
 """

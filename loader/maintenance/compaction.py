@@ -157,7 +157,7 @@ def compact_system_table(
 
     Args:
         order: the columns by which a sync selects rows. The rows are sorted by these columns and
-            written in small row groups, so that a sync skips most rows of other source tables.
+            written in small row groups, so that a sync can skip most rows of other source tables.
 
     Raises:
         Timeout: if another process has been writing to the table for a minute.
@@ -181,7 +181,7 @@ def compact_system_table(
 
 
 def _set_missing_properties(lake: Lake, table: str, wanted: Mapping[str, str]) -> None:
-    """Sets the properties that a table lacks, for example because an older loader created it."""
+    """Sets a table's missing properties. A table that an older loader created may lack some."""
     existing = lake.properties(table)
     missing = {name: value for name, value in wanted.items() if name not in existing}
     if missing:
@@ -199,8 +199,8 @@ def _delete_orphans(
     """Deletes the files that killed runs left. Returns the table's new size and a note.
 
     Args:
-        version: the table's version at the start of compaction. If it has not changed since, the
-            table is not measured again.
+        version: the table's version at the start of compaction. If the version has not changed
+            since then, the table is not measured again.
     """
     stats = before if _read_version(lake, table) == version else measure_table(lake, table)
     try:
@@ -233,7 +233,7 @@ def rewrite_raw(lake: Lake, table: str) -> None:
 
 
 def rewrite(lake: Lake, table: str, order: str = "", where: str = "") -> None:
-    """Merges small files, unless there are only a few files.
+    """Merges small files, unless there are only a few.
 
     Args:
         where: a condition. Only files that may contain matching rows are rewritten.
@@ -255,7 +255,7 @@ def rewrite(lake: Lake, table: str, order: str = "", where: str = "") -> None:
 
 
 def _read_file_totals(lake: Lake, table: str) -> tuple[int, int, int]:
-    """Returns the numbers of data files, delete files and bytes of the current snapshot."""
+    """Returns how many data files, delete files and bytes the current snapshot has."""
     current = lake.handle(table).currentSnapshot()
     summary = current.summary() if current is not None else {}
     keys = ("total-data-files", "total-delete-files", "total-files-size")

@@ -51,14 +51,14 @@ class Dependent:
         return raw.lower() in self.raw
 
     def find_merged_batch(self, raw: str) -> int:
-        """Returns the newest known merged batch of a raw table (``schema.table``), or 0."""
+        """Returns the newest batch of `raw` (``schema.table``) that is known to be merged, or 0."""
         return self.batches.get(raw.lower(), 0)
 
     def agrees(self, key: tuple[str, ...], cursor: str | None) -> bool:
         """Returns whether the model needs only the newest versions of each `key`, by `cursor`.
 
-        A latest table may use a subset of the key columns: the newest version of such a shorter key
-        is also the newest version of a full key. A history must use the same key, because
+        A latest table may use a subset of the key columns: the newest version of the shorter key is
+        also the newest version of some full key. A history must use the same key, because
         compaction removes versions that equal the previous version of the key.
         """
         model_key, raw_key = ({name.lower() for name in names} for names in (self.key, key))
@@ -75,7 +75,7 @@ def find_dependents(lake: Lake, excluded: Collection[str] = ()) -> list[Dependen
     """Returns all latest tables and histories in the lake's catalog.
 
     Args:
-        excluded: tables that are not read, as `schema.table` in lower case.
+        excluded: tables to skip, as `schema.table` in lower case.
 
     Raises:
         UnreadableTableError: if a table cannot be read.

@@ -74,11 +74,11 @@ def list_source_commits(
     """Returns the batches of one source in a raw table, oldest first.
 
     If compaction has removed all rows of a batch from a shared table, the batch's source is
-    unknown. The batch is then assumed to have the source of the next batch.
+    unknown. The batch is then assumed to come from the same source as the next batch.
 
     Args:
-        known: those batches of the source that are in the ledger. If their commits have expired,
-            the result may lack them.
+        known: the source's batches that are in the ledger. If their commits have expired, the
+            result may lack them.
     """
     commits: list[Commit] = []
     unknown: list[Commit] = []
@@ -101,7 +101,7 @@ def rebuild_table(
     warn: Callable[[str], None],
     known: Collection[int] = (),
 ) -> RebuildResult:
-    """Adds missing rows to state and ledger, from the commits. A second call adds nothing.
+    """Adds rows that state and ledger lack, from the commits. A second call adds nothing.
 
     The caller must have locked the table.
 
@@ -197,8 +197,8 @@ def _add_state_without_cursor(
 def _find_refresh(commits: Sequence[Commit]) -> int | None:
     """Returns the batch of the newest full refresh, or None if it is unknown.
 
-    Only needed for batches whose commits have expired, because commits contain their mode. The
-    newest commit's state contains the generation of the newest full refresh. The result is this
+    Only needed for batches whose commits have expired, because a commit contains its batch's mode.
+    The newest commit's state contains the generation of the newest full refresh. The result is this
     generation's first batch. The highest generation would be wrong: a repair may have started it,
     and `delete_stale` would then hide valid rows.
     """

@@ -1,8 +1,8 @@
 """Expires old Iceberg snapshots and deletes files that no snapshot refers to.
 
 State and ledger are recovered from the commit of the newest batch. But the commit's Iceberg
-snapshot would keep all files that were replaced since. So the commit's metadata is copied to a
-table property (:func:`loader.lake.commits.keep_newest`), and the snapshot can expire.
+snapshot would keep all files that have been replaced since then. So the commit's metadata is copied
+to a table property (:func:`loader.lake.commits.keep_newest`), and the snapshot can expire.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Selects and removes superseded versions in a raw table for compaction.
+"""Selects superseded versions in a raw table, and removes them during compaction.
 
 Compaction has a removal limit, a batch number. In the batches up to this limit, only the newest
 version of each key is kept. So the latest table can still be computed as of the limit and as of
@@ -7,11 +7,11 @@ rows. The removal limit is
 
 - lower than the newest batch, because state, commits and the next sync depend on the newest batch;
 - at most the newest batch that every latest table and history in the catalog has merged;
-- lower than the first batch of the days to keep.
+- lower than the first batch within the days to keep.
 
 Two other kinds of rows are also kept:
 
-- rows that the next sync may reread and rows without a cursor, because reread rows are compared
+- rows that the next sync may reread, and rows without a cursor, because reread rows are compared
   with the raw table (:mod:`loader.rows.redelivery`);
 - all rows that differ from the previous version, if a history model is built from the table. If a
   late version arrives, such a model rereads all versions of the key.
@@ -19,9 +19,9 @@ Two other kinds of rows are also kept:
 Two properties of the raw table record the removal: the limit (``strandline.compacted_to``) and the
 number of removed rows (``strandline.compacted``). `as_of` rejects batches before the limit. The
 ``batches_complete`` test uses the properties to account for every row in the ledger (macro
-`removed_rows`). Both properties are written before the rows are removed, with the number of rows as
-``removing``. If a run dies before it updates the properties, the next compaction reads the table's
-history to find out whether the rows were removed.
+`removed_rows`). Both properties are written before the rows are removed, with the number of rows to
+remove as ``removing``. If a run dies before it updates the properties, the next compaction reads
+the table's history to find out whether the rows were removed.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def find_superseded(
 def explain_refusal(
     key: tuple[str, ...], cursor: str | None, dependents: Sequence[Dependent]
 ) -> str:
-    """Returns the reason why no version of a table can be removed, or ""."""
+    """Returns the reason why no versions of a table can be removed, or ""."""
     if not key:
         return "it has no primary key, so its rows are not versions of each other"
     for each in dependents:
@@ -320,10 +320,10 @@ def remove_superseded(lake: Lake, table: str, superseded: SupersededVersions, ro
     if not rows:
         return 0
     to = max(before.to, superseded.batch)
-    # Stored as a string, because JSON parsers may round so long a number.
+    # Stored as a string, because JSON parsers may round such a long number.
     current = str(lake.handle(table).currentSnapshot().snapshotId())
-    # With merge-on-read, only the subsequent rewrite writes each file. It sorts the rows and omits
-    # the removed rows. Copy-on-write would write the files twice.
+    # With merge-on-read, each file is written only once, by the subsequent rewrite, which sorts the
+    # rows and omits the removed rows. Copy-on-write would write the files twice.
     can_merge_on_read = can_rewrite_position_deletes(lake.frame(table).schema)
     mode = {"write.delete.mode": "merge-on-read" if can_merge_on_read else "copy-on-write"}
     planned = RemovalAccount(to, before.rows, rows, current, before.to)

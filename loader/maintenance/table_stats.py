@@ -18,7 +18,7 @@ class TableStats:
 
     Attributes:
         rows: the number of visible rows.
-        files: the number of data and delete files of the current snapshot.
+        files: the number of data and delete files in the current snapshot.
         bytes: the size of these files, which is the size of a full scan.
         stored: the size of all files in the table's data folder. If the folder cannot be listed,
             the size of all files in all snapshots.
@@ -56,8 +56,8 @@ def measure_table(lake: Lake, table: str) -> TableStats:
 def _measure_current(lake: Lake, table: str, handle: Any) -> tuple[int, int, int]:
     """Returns the rows, files and bytes of a table's current snapshot.
 
-    Reads the totals in the snapshot's summary if it contains them: some engines write none. Counts
-    the rows if there are delete files.
+    Reads the totals from the snapshot's summary if it contains them: some engines write none.
+    Counts the rows if there are delete files.
     """
     current = handle.currentSnapshot()
     if current is None:
@@ -84,7 +84,7 @@ def _measure_current(lake: Lake, table: str, handle: Any) -> tuple[int, int, int
 
 
 def _measure_folder(lake: Lake, table: str) -> tuple[int, int] | None:
-    """Returns the size in bytes and the number of files of a table's data folder, if known."""
+    """Returns the number of bytes and of files in a table's data folder, if known."""
     handle = lake.handle(table)
     if {"write.data.path", "write.object-storage.enabled"} & set(lake.properties(table)):
         return None  # the files are in another folder or share a folder with other tables

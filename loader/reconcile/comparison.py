@@ -1,9 +1,9 @@
 """Compares source and lake: first the checksums of buckets, then the keys of buckets that differ.
 
-A bucket contains the keys that have the same hash modulo the number of buckets. In the lake, the
-newest version of each key in the raw table is compared, according to the loader's version order. So
-the result does not depend on the model of the latest table. The rows stay in Spark; only sums are
-collected.
+A bucket contains the keys that have the same hash modulo the number of buckets. On the lake's side,
+the newest version of each key in the raw table is compared, according to the loader's version
+order. So the result does not depend on the model that builds the latest table. The rows stay in
+Spark; only sums are collected.
 """
 
 from __future__ import annotations
@@ -86,11 +86,11 @@ def key_names(plan: TablePlan) -> list[str]:
 
 
 class Comparison:
-    """Compares one table's contents in the source and in the lake.
+    """Compares one table's contents in the source with those in the lake.
 
     Args:
         window: the rows that the spec selects.
-        missing_means_deleted: whether a row that is missing from the source was deleted.
+        missing_means_deleted: whether to treat a row that is missing from the source as deleted.
     """
 
     def __init__(

@@ -45,8 +45,8 @@ class Differences:
     Attributes:
         rows: the source's rows for missed updates and missed rows, with KEY, KIND and RAW_CURSOR.
         deleted: KEY, KIND and the key columns of missed deletes.
-        changed: the hashes of keys that seemed to be missing from the source, but were found later,
-            with rows that differ from the raw table.
+        changed: the hashes of keys that appeared to be missing from the source, but were found
+            later, with rows that differ from the raw table.
     """
 
     rows: DataFrame
@@ -81,16 +81,16 @@ def confirm_differences(
 ) -> Differences:
     """Confirms candidates: rereads and compares their rows, and searches for missing keys.
 
-    Equal rows have different checksums if they contain a time that only the database can format.
-    Such rows are not missed updates. A key that exists in the source is not a missed delete. It may
-    seem to be missing if the database and Spark hash it differently, or if it was inserted after
-    the comparison read the table.
+    Rows that match have different checksums if they contain a time that only the database can
+    format. They are not missed updates. A key that exists in the source is not a missed delete. It
+    may appear to be missing if the database and Spark hash it differently, or if it was inserted
+    after the comparison had read the table.
 
     Args:
         share: a key selection that contains all candidates.
 
     Raises:
-        TableError: if a row of the source contains a value that the lake cannot store.
+        TableError: if a row in the source contains a value that the lake cannot store.
     """
     plan, contents = comparison.plan, comparison.contents
     missed = candidates.where(f.col(KIND) != DELETE).select(KEY, KIND, HASH, DELETED, RAW_CURSOR)
@@ -131,7 +131,7 @@ def _find_by_spark_key(comparison: Comparison, rows: DataFrame) -> DataFrame:
 def _drop_other_hashes(contents: Contents, keys: tuple[str, ...]) -> tuple[str, ...]:
     """Drops keys that the database and Spark hash differently.
 
-    They are compared in the buckets of the database's hashes.
+    They are compared in the buckets to which the database's hashes belong.
     """
     if not 0 < len(keys) <= _MAX_LISTED:
         return keys
@@ -173,7 +173,7 @@ def _confirm_deletes(
 def count_differences(
     verified: Sequence[VerifiedBucket], differences: Differences, buckets: int
 ) -> list[VerifiedBucket]:
-    """Returns the buckets with the number of differences of each kind."""
+    """Returns the buckets, each with its number of differences of each kind."""
     keys = differences.rows.select(KEY, KIND).union(differences.deleted.select(KEY, KIND))
     rows = keys.groupBy(bucket_of(buckets).alias("number"), KIND).count().collect()
     counts = {(row["number"], row[KIND]): row["count"] for row in rows}
@@ -202,7 +202,7 @@ def sample_differences(plan: TablePlan, differences: Differences) -> tuple[tuple
 def materialize(frame: DataFrame) -> DataFrame:
     """Computes and stores the rows immediately.
 
-    Not cached, because Spark recomputes a cache after writes to a table that the cache reads.
+    Not cached, because Spark recomputes a cached frame after a write to one of its tables.
     """
     return frame.localCheckpoint(eager=True)
 

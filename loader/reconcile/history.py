@@ -102,7 +102,7 @@ class LastComparison:
     Attributes:
         at: the time of the comparison in seconds since 1970.
         seconds: the bucket's share of the comparison's duration; 0 if unknown.
-        rows: the number of keys in the raw table, in this bucket.
+        rows: the number of the bucket's keys in the raw table.
         has_unrepaired: whether differences were found and not repaired.
     """
 

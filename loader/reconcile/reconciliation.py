@@ -47,16 +47,17 @@ class Finding:
     """The result of comparing one table.
 
     Attributes:
-        sample: the kinds and keys of at most :data:`loader.reconcile.differences.SAMPLE_SIZE`
+        sample: the kind and key of each of at most :data:`loader.reconcile.differences.SAMPLE_SIZE`
             differences.
         left_out: columns that were not compared, as ``name (type)``.
         skipped: the reason why nothing was compared; empty if the table was compared.
         synced: the number of rows that syncs appended before or during the comparison.
         records: the ledger rows of the second sync and of the repair, if there were any.
-        changed: the number of keys that seemed to be missing from the source, but were found later,
-            with rows that differ from the raw table. Their buckets are not recorded as compared.
+        changed: the number of keys that appeared to be missing from the source, but were found
+            later, with rows that differ from the raw table. Their buckets are not recorded as
+            compared.
         distrusted: whether so many rows are missing from the source that they are not treated as
-            deleted. Missed updates and missed rows are repaired nevertheless.
+            deleted. Missed updates and missed rows are still repaired.
     """
 
     table: str
@@ -100,8 +101,8 @@ class Reconciliation:
         """Syncs, compares and optionally repairs a table, and records the result.
 
         Raises:
-            TableError: if the table could not be synced, read or repaired. Published batches
-                remain.
+            TableError: if the table could not be synced, read or repaired. Batches that were
+                already published remain.
         """
         reason = explain_skip(sync.plan)
         if reason:

@@ -73,7 +73,7 @@ def has_too_many_deletes(verified: Sequence[VerifiedBucket]) -> bool:
 def append_differences(
     sync: SyncContext, rows: DataFrame, deleted: DataFrame, count: int
 ) -> SyncRecord:
-    """Appends differences to the raw table in the same steps as a sync. Returns the ledger row.
+    """Appends differences to the raw table, in the same steps as a sync. Returns the ledger row.
 
     Does not release the table's lock.
 

@@ -63,7 +63,7 @@ class Attempt:
         """Returns the latest recorded comparison.
 
         The history records only when the source was opened, so the returned end is too early if the
-        sync before the comparison took long.
+        sync before the comparison took a long time.
         """
         at = max((each.at for each in compared.values()), default=0.0)
         newest = [each.seconds for each in compared.values() if each.at == at]
@@ -84,9 +84,9 @@ def choose_due_buckets(
     """Returns the buckets to compare now; empty if no bucket is due.
 
     Groups are due at intervals of `every` / `groups`, so that each group is compared again within
-    `every`. A bucket that was never compared counts as compared by the first comparison. A bucket
-    with unrepaired differences is always due. If the budget does not cover all due buckets,
-    buckets with unrepaired differences alternate with the other due buckets, because some
+    `every`. A bucket that was never compared is treated as if the first comparison had included it.
+    A bucket with unrepaired differences is always due. If the budget does not cover all due
+    buckets, buckets with unrepaired differences alternate with the other due buckets, because some
     differences are never repaired.
 
     After a comparison that takes d seconds, the next comparison starts at least d / budget seconds
@@ -211,7 +211,7 @@ class Rotation:
     def _sync_and_compare(self, sync: SyncContext, numbers: tuple[int, ...]) -> SyncRecord:
         """Syncs a table, then compares and repairs some buckets.
 
-        Returns the ledger row of the sync, plus the rows of the repair.
+        Returns the sync's ledger row, with the rows of a second sync and of the repair added to it.
         """
         key = _find_key(sync)
         with sync.unlock_at_end():

@@ -30,7 +30,7 @@ _HOURLY_DAYS = 3
 
 @dataclass(frozen=True)
 class PastFailure:
-    """Earlier failures with the same error, in one or several tables, which no longer occur.
+    """Past failures with the same error, in one or more tables, that no longer occur.
 
     Attributes:
         first, last: the start of the first and the end of the last failed sync, in microseconds.
@@ -51,7 +51,8 @@ class Report:
         level: the level of the verdict: ``good``, ``warn``, ``bad``, or ``none`` if nothing was
             synced.
         sentence: the verdict.
-        since, until: the time that the report covers, in microseconds since 1970.
+        since, until: the start and end of the time that the report covers, in microseconds since
+            1970.
         length: the length of a period in microseconds.
         nodes: the slowest models and tests, with their times in seconds.
     """

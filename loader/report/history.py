@@ -1,4 +1,4 @@
-"""Reads the syncs and comparisons of the last days, as sums for each period.
+"""Reads the syncs and comparisons of the last few days, as sums for each period.
 
 A table may have a sync every minute, so the readers return sums instead of single syncs. Both
 readers, pyiceberg and Spark, return the same sums.
@@ -65,7 +65,7 @@ class SyncSum:
         period: the number of the period: the time divided by the period's length.
         first: the start of the first sync.
         last: the end of the last sync.
-        lag: the longest time between the `complete_until` of a sync and its end; None if unknown.
+        lag: the longest time from a sync's `complete_until` to its end; None if unknown.
     """
 
     source_name: str

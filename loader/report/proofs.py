@@ -1,7 +1,7 @@
 """Reads the results of the last dbt command: which proofs hold, and which fail.
 
 dbt writes the results to `run_results.json` in its target folder. They lack the keys of failing
-rows, so the SQL of each failing test is repeated.
+rows, so the SQL of each failing test is run again.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Proof:
         sql: the compiled SQL; None if dbt compiled none.
         key: the key of the tested table; empty if unknown.
         shows_all: whether all columns of failing rows can be shown, because they contain no values
-            of the source.
+            from the source.
         stored_on: the day of the build that stored this result in the table's properties; "" for
             dbt's own results.
     """
@@ -132,7 +132,7 @@ def read_results(target: Path) -> DbtResults | None:
 
 
 def read_failing_rows(spark: SparkSession, proofs: Iterable[Proof]) -> list[Proof]:
-    """Adds failing rows to the proofs that fail or warn, by repeating their SQL."""
+    """Adds failing rows to the proofs that fail or warn, by running their SQL again."""
     from loader.spark.session import restore_settings
 
     with restore_settings(spark):
@@ -141,7 +141,7 @@ def read_failing_rows(spark: SparkSession, proofs: Iterable[Proof]) -> list[Proo
 
 
 def find_unexplained(results: DbtResults | None) -> list[Proof]:
-    """Returns the proofs whose failing rows can be read by repeating the SQL."""
+    """Returns the proofs whose failing rows can be read by running the SQL again."""
     proofs = results.proofs if results is not None else ()
     return [each for each in proofs if _can_be_read(each)]
 
@@ -149,7 +149,7 @@ def find_unexplained(results: DbtResults | None) -> list[Proof]:
 def choose_columns(proof: Proof, columns: Sequence[str]) -> list[str]:
     """Returns the columns of failing rows that identify a row or describe its problem.
 
-    Other columns are not shown, because they may contain any values of the source.
+    Other columns are not shown, because they may contain any values from the source.
     """
     if proof.shows_all:
         return list(columns)

@@ -55,8 +55,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         # A web site can make its host name resolve to 127.0.0.1. Its scripts, in a browser on this
-        # machine, could then read the report. But the Host header of their requests has the site's
-        # name.
+        # machine, could then read the report. But the Host header of their requests contains the
+        # site's name.
         if self.headers.get("Host", "") not in self.server.hosts:
             self._send(HTTPStatus.FORBIDDEN, b"Open the address that `loader report` prints.\n")
         elif self.path.partition("?")[0] != "/":

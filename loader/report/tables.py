@@ -1,4 +1,4 @@
-"""Builds the section of a table, and finds its problems with syncs."""
+"""Builds a table's section, and finds problems with its syncs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ErrorSum:
 
 @dataclass(frozen=True)
 class TableReport:
-    """The section of a table. Times are in microseconds since 1970.
+    """A table's section in the report. Times are in microseconds since 1970.
 
     Attributes:
         level: ``good``, ``warn`` or ``bad``.
@@ -73,7 +73,7 @@ class TableReport:
 
     @property
     def late(self) -> int:
-        """The number of rows that a plain cursor would have missed."""
+        """The number of rows that a plain cursor query would have missed."""
         return self.below + self.at
 
     @property
@@ -187,7 +187,7 @@ def _find_rhythm(good: Sequence[SyncSum], counted: int) -> float | None:
 
 
 def _longest_age(usual: float | None) -> float:
-    """Returns the age in seconds from which a table is stale."""
+    """Returns the age in seconds at which a table becomes stale."""
     if usual is None:
         return 2 * 86400.0
     return max(_MISSED_SYNCS * usual, 3600.0)

@@ -1,7 +1,7 @@
 """Reads the verdicts that builds stored in the properties of latest tables and histories.
 
 If dbt runs on another machine, its `run_results.json` is missing or old on this machine, but the
-tables have the verdicts of the newest build (`macros/materializations/_checks.sql`). The verdicts
+tables contain the verdicts of the last build (`macros/materializations/_checks.sql`). The verdicts
 of `cq_sync_log` and `cq_state_current` are not read, because only dbt knows whether they are valid.
 """
 
@@ -27,7 +27,7 @@ _WATERMARK = "strandline.watermark"
 
 
 def read_stored_proofs(readers: Sequence[StatusReaders], results: DbtResults | None) -> list[Proof]:
-    """Returns the proofs that the newest build of each table stored.
+    """Returns the proofs that the last build of each table stored.
 
     Ignores tables that read no raw table in a schema of these readers, because they belong to other
     projects. Reading with Spark needs a statement for each table of the catalog, so it is done only

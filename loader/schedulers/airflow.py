@@ -38,14 +38,14 @@ class LoaderRunOperator(BaseOperator):
     The task succeeds if all tables were synced. Its outlets then have the results of their tables
     as metadata. The default outlets are the assets of the tables in `select`.
 
-    The task fails without a retry if each error needs a change by a person, such as a correction of
-    the spec. If the task is stopped, the loader publishes no further batch.
+    The task fails without a retry if every error needs a manual fix, such as a correction to the
+    spec. If the task is stopped, the loader publishes no further batch.
 
     Args:
         config: the path of loader.yml.
         select: tables as `source.table`, or wildcards; empty for all tables.
-        arguments: further options of ``loader run``, such as `--build`. A template.
-        env: environment variables for the loader, in addition to Airflow's. A template, so that it
+        arguments: further options of ``loader run``, such as `--build`. Templated.
+        env: environment variables for the loader, in addition to Airflow's. Templated, so that they
             can refer to Airflow's connections.
         executable: the path of ``loader`` in another virtual environment.
 
@@ -87,7 +87,7 @@ class LoaderRunOperator(BaseOperator):
         """Runs the loader, and pushes the results of its tables.
 
         Raises:
-            AirflowFailException: if each error needs a change by a person.
+            AirflowFailException: if every error needs a manual fix.
             AirflowException: if a retry may help.
         """
         events, code = self._run()
@@ -113,7 +113,7 @@ class LoaderRunOperator(BaseOperator):
         raise AirflowException(text)
 
     def on_kill(self) -> None:
-        """Stops the loader, which ends within 20 seconds, even if this process is killed."""
+        """Stops the loader, which exits within 20 seconds, even if this process is killed."""
         if self._process is not None:
             self._process.terminate()
 
@@ -214,7 +214,7 @@ def build_task_group(
     Args:
         config: the path of loader.yml.
         tables: the tables as `source.table`. The default is the spec's tables, which requires a
-            spec without wildcards, and the spec's variables in the DAG processor.
+            spec without wildcards, and the spec's environment variables in the DAG processor.
         load: arguments of :class:`LoaderRunOperator` for the task `load`, such as `retries`.
 
     Raises:
@@ -257,7 +257,7 @@ def _read_event(line: str) -> dict[str, Any] | None:
 
 
 def _describe(event: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a table's result with the names of :class:`loader.api.TableResult`."""
+    """Returns a table's result with the field names of :class:`loader.api.TableResult`."""
     return {
         _COUNTS.get(key, key): value
         for key, value in event.items()

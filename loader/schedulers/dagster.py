@@ -33,7 +33,7 @@ def build_assets(
 ) -> dg.AssetsDefinition:
     """Builds the assets of a spec. One Dagster step syncs all selected assets in one Spark session.
 
-    The metadata of a materialization contain the batch, the row counts and the cursor. If a table
+    The metadata of a materialization contains the batch, the row counts and the cursor. If a table
     fails, the step fails after all other tables are materialized. `retry_policy` applies only if at
     least one error is retryable. For example, an invalid spec is not retryable.
 
