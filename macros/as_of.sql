@@ -1,7 +1,7 @@
 {% macro as_of(relation, moment, owner="as_of()") -%}
-    {#- Returns the versions that a raw table contained at a point in time. All rows of a batch
-        have the start time of the batch's sync, so a time selects all batches up to that time. For
-        Iceberg snapshots and tags, Iceberg itself reads the versions. -#}
+    {#- Returns the versions that a raw table contained at a point in time. All rows of a batch have
+        the start time of the batch's sync, so a time selects all batches whose sync started by
+        then. For Iceberg snapshots and tags, Iceberg itself reads the versions. -#}
     {%- set parsed = strandline._moment(moment, owner) -%}
     {%- if parsed is none -%}
         {{ return(relation) }}
@@ -52,8 +52,8 @@
 
 
 {% macro _batch_as_of(relation, moment, owner) -%}
-    {#- Returns the newest batch that a raw table contained at a point in time, or none if
-        none is given. -#}
+    {#- Returns the newest batch that a raw table contained at a point in time, or none if `moment`
+        is none. -#}
     {%- set parsed = strandline._moment(moment, owner) -%}
     {%- if parsed is none -%}
         {{ return(none) }}

@@ -31,7 +31,7 @@
 
 
 {% macro _state_source(key) -%}
-    {#- Extracts the source from a key `<source>.<table>`. The name of a source contains no dot. -#}
+    {#- Extracts the source from a key `<source>.<table>`. A source's name contains no dot. -#}
     split_part({{ key }}, '.', 1)
 {%- endmacro %}
 

@@ -144,8 +144,8 @@
 
 
 {% macro spark___changed_at(cursor_field) -%}
-    {#- Returns the time of a version. This is the cursor if it is a time, else the start of the
-        sync that read the version. Dates and times without a zone are read as UTC in any
+    {#- Returns the time of a version. This is the cursor if it is a time, otherwise the start of
+        the sync that read the version. Dates and times without a zone are read as UTC in every
         session. -#}
     {%- if not cursor_field -%}
         _cq_sync_time

@@ -1,9 +1,9 @@
 {% macro newest_refresh(relation) -%}
     {#- Returns the rows of the newest complete full refresh and of later syncs, for a table without
         a key. The query itself reads the ledger, because a view is queried long after dbt compiled
-        it. Rows of a refresh that the ledger does not contain yet are hidden. If the raw table was dropped or
-        rolled back, the ledger may contain refreshes with a higher generation than the newest
-        batch. Such refreshes are ignored. -#}
+        it. Rows from a refresh that is not yet in the ledger are hidden. If the raw table was
+        dropped or rolled back, the ledger may contain refreshes with a higher generation than the
+        newest batch. Such refreshes are ignored. -#}
     {%- set syncs = strandline._ledger_of(relation, "newest_refresh(" ~ relation ~ ")") if execute
         else none -%}
     {%- if syncs is none or not strandline._exists(syncs) -%}

@@ -1,8 +1,9 @@
 {% macro union_raw(relations) -%}
     {#- Returns the rows of several raw tables. A column that one of the tables lacks is null in its
         rows. `_cq_table` is the name of the raw table, and `_cq_table_rank` is its position in the
-        list. A version from a later table in the list is treated as newer. With the SQL comments, a
-        materialization can distinguish a new column of raw from a change of the model's SQL. -#}
+        list. A version from a later table in the list is treated as newer. The SQL comments let a
+        materialization distinguish a new column in a raw table from a change to the model's
+        SQL. -#}
     {%- set columns = {} -%}
     {%- set present = [] -%}
     {%- for relation in relations -%}
@@ -33,7 +34,7 @@
 
 
 {% macro _without_unions(text) -%}
-    {#- Removes the column lists that union_raw() has written from a statement. -#}
+    {#- Removes from a statement the column lists that union_raw() wrote. -#}
     {%- set kept = [] -%}
     {%- for part in text.split("/* union_raw */") -%}
         {%- do kept.append(part if loop.first

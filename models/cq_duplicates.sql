@@ -1,8 +1,8 @@
 {{ config(enabled=false) }}
 
-{#- Counts the rows of the raw tables in the project's sources. The tables are found at run time,
-    so dbt's graph has no edges from them to this model. dbt needs no edges, because the loader
-    writes the tables before dbt begins. -#}
+{#- Counts the rows of the raw tables in the project's sources. The tables are found at run time, so
+    dbt's graph has no edges from them to this model. None are needed, because the loader writes the
+    tables before dbt starts. -#}
 {%- set tables = [] -%}
 {%- for node in graph.sources.values() | sort(attribute="unique_id") if execute
     and not flags.EMPTY -%}

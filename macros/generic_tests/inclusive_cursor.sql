@@ -15,7 +15,7 @@
 
 {% macro _inclusive_cursor_sql(syncs) -%}
     {#- Checks that each incremental window begins at or below the previously stored cursor. Ignores
-        a gap if a later run has read the whole range of the gap. -#}
+        a gap if a later run has read the whole gap. -#}
     with successful as (
         select *
         from {{ syncs }} as syncs

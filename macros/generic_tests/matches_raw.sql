@@ -49,14 +49,14 @@
 
 
 {% macro _matches_raw_sql(subject, asked) -%}
-    {#- Returns the rows that differ between a table and its SELECT from the same raw batches.
-        Also returns the keys that the table contains more than once. -#}
+    {#- Returns the rows that differ between a table and the result of its SELECT from the same raw
+        batches. Also returns the keys that the table contains more than once. -#}
     {%- set spec = subject.spec -%}
     {%- set identity = spec.key + (["_cq_batch", "_cq_seq"] + (["_cq_table"] if spec.union else [])
         if spec.kind == "history" else []) -%}
     {%- set columns = spec.columns + (["valid_from", "valid_to", "is_current"]
         if spec.kind == "history" else []) -%}
-    {#- Dropping a column makes no commit, so the current columns are compared. -#}
+    {#- Dropping a column creates no commit, so the current columns are compared. -#}
     {%- set mark = subject.get("mark") -%}
     {%- set present = strandline._columns(subject.relation) if mark and not mark.is_of_this_run
         else none -%}

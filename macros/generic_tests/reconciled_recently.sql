@@ -7,9 +7,9 @@
 
 {% macro _reconciled_recently_sql(reconciled, within, min_share, tables) -%}
     {#- Checks each table that was ever compared or is listed in `tables`. With the default
-        `min_share`, a table passes if its `verified_until` is recent. Differences that were not
-        repaired are those of the newest comparison of each bucket; if the number of buckets has
-        changed, only the buckets of the latest comparison are considered. -#}
+        `min_share`, a table passes if its `verified_until` is recent. Unrepaired differences come
+        from the latest comparison of each bucket; if the number of buckets has changed, only the
+        buckets of the latest comparison are considered. -#}
     {%- set seconds = strandline._seconds_of(within, "reconciled_recently") -%}
     with verified as (
         {{ strandline._verified_tables(reconciled,

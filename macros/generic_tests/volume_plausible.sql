@@ -7,8 +7,9 @@
 
 
 {% macro _volume_plausible_sql(syncs, factor, days, min_days, min_rows, exclude_tables) -%}
-    {#- Compares the appended rows of each table's newest complete day with those of the days before
-        it. Days without a successful sync and the day of the first load are ignored. -#}
+    {#- Compares the number of rows appended to each table on its last complete day with the numbers
+        on the days before. Days without a successful sync and the day of the first load are
+        ignored. -#}
     {%- for name, value, least in [("factor", factor, 1), ("days", days, 1),
         ("min_days", min_days, 1), ("min_rows", min_rows, 0)] if value is not number or value < least -%}
         {{ exceptions.raise_compiler_error(

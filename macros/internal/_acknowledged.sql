@@ -75,8 +75,8 @@
 
 
 {% macro _incidents(subject, test, owner) -%}
-    {#- Returns the incidents that are acknowledged for a test, both of the tested table and of the
-        raw tables that its model reads. -#}
+    {#- Returns the incidents that are acknowledged for a test, both for the tested table and for
+        the raw tables that its model reads. -#}
     {%- set incidents = strandline._acknowledged(subject.relation, test, owner) -%}
     {%- for relation in strandline._raw_relations(subject) -%}
         {%- for incident in strandline._acknowledged(relation, test, owner) -%}

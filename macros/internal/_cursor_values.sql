@@ -50,7 +50,7 @@
 
 
 {% macro spark___instant(expression, type) -%}
-    {#- Reads dates and times without a zone as UTC in any session. -#}
+    {#- Reads dates and times without a zone as UTC in every session. -#}
     {%- if type == "date" -%}
         timestamp_seconds(unix_date({{ expression }}) * 86400L)
     {%- elif type == "timestamp_ntz" -%}

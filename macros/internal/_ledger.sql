@@ -68,8 +68,8 @@
         generation, began_at, source}]. `began_at` is in microseconds, and `source` is none unless
         sources share the table. Keys that a complete full refresh did not find no longer exist in
         the source. An interrupted refresh is excluded, because it did not read all rows. A refresh
-        with a higher generation than the newest batch is also excluded, because this means that raw
-        was rolled back to a version from before the refresh. -#}
+        with a higher generation than the newest batch is also excluded, because this means that the
+        raw table was rolled back to a version from before the refresh. -#}
     {%- set syncs = strandline._ledger_of(relation, owner) -%}
     {%- if syncs is none -%}
         {{ return([]) }}
@@ -253,9 +253,10 @@
 
 
 {% macro _lost_tables(schema) -%}
-    {#- Returns the declared tables that do not exist. Must be called after the ledger or state was
-        pinned to a snapshot. Each table in the pinned snapshot was created earlier, so a missing
-        table was dropped. Searches the catalog as well, because dbt's cache may be outdated. -#}
+    {#- Returns the declared tables that do not exist. Must be called after the ledger or state has
+        been pinned to a snapshot. Each table in the pinned snapshot was created earlier, so a
+        missing table has been dropped. Searches the catalog as well, because dbt's cache may be
+        outdated. -#}
     {%- set tables = [] -%}
     {%- for table in strandline._declared_tables(schema)
         if not strandline._exists(table.relation) -%}

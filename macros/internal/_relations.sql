@@ -15,7 +15,7 @@
 
 
 {% macro _relation_of(name) -%}
-    {#- Returns the relation of a name of _table_name(). -#}
+    {#- Returns the relation for a name that _table_name() returned. -#}
     {%- set schema, dot, identifier = name.rpartition(".") -%}
     {{ return(strandline._relation(schema, identifier)) }}
 {%- endmacro %}

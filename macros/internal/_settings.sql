@@ -57,7 +57,7 @@
 
 
 {% macro _object(strict, message) -%}
-    {#- Raises an error for a likely mistake. With `strict: false`, the macro only warns. -#}
+    {#- Raises an error for a likely mistake. With `strict: false`, only logs a warning. -#}
     {%- if strict -%}
         {{ exceptions.raise_compiler_error(
             message ~ " (`strict: false` in config.meta.strandline turns this error into a "

@@ -1,6 +1,6 @@
 {% macro _is_testing() -%}
     {#- Returns whether there are rows to check. Returns false while dbt parses, with --empty, and
-        if dbt only compiles the test of a table that was not built yet. -#}
+        if dbt only compiles the test of a table that has not been built yet. -#}
     {%- if execute and flags.WHICH in ("compile", "generate") -%}
         {%- set node = strandline._tested_node(none) -%}
         {{ return(not flags.EMPTY and (not node
@@ -22,8 +22,8 @@
     {#- Returns the input of a row test: {relation, rows, versions, key, cursor, names, types, mark,
         spec, incidents, owner}. If a deduped_ materialization built the table, `versions` are the
         raw versions that the model selects, up to the batch that the table shows. For other tables,
-        `versions` are the table's rows. A `where` in the test's config restricts the rows like
-        row_condition. -#}
+        `versions` are the table's rows. A `where` in the test's config restricts the rows in the
+        same way as row_condition. -#}
     {%- set node = strandline._tested_node(relation) -%}
     {%- set owner = "Test " ~ test ~ " on " ~ (node.get("name") or relation) -%}
     {%- set table = strandline._tested_table(relation, node) -%}

@@ -1,13 +1,14 @@
 {% macro _verified_tables(comparisons, syncs, seconds=none) -%}
-    {#- Returns a SELECT of each source's tables that were ever compared: `buckets_verified` of
-        `buckets` are verified, within the last `seconds` if given. Since `verified_until`, all keys
-        are verified; null if some are not. The columns in `columns_left_out` are not.
-
-        A bucket is verified by a comparison that found no difference, or whose differences were all
-        repaired. All buckets must be verified with the same number of buckets and the same columns
-        left out. A comparison with another key than the newest one does not count, because its
-        buckets contain other rows. Nor does one before the newest full refresh or adoption: the raw
-        table may have been dropped since then, or the spec may have selected other rows. -#}
+    {#- Returns a SELECT with a row for each table that was ever compared. `buckets_verified` is how
+        many of its `buckets` are verified, within the last `seconds` if given. All keys have been
+        verified since `verified_until`, except for their columns in `columns_left_out`; it is null
+        if some keys are not verified.
+        A bucket is verified by a comparison that found no differences, or whose differences were
+        all repaired. All buckets must be verified with the same number of buckets and the same
+        columns left out. A comparison with a different key than the latest one does not count,
+        because its buckets contain different rows. Nor does one before the newest full refresh or
+        adoption: the raw table may have been dropped since then, or the spec may have selected
+        other rows. -#}
     select *
     from (
         select

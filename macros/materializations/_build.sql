@@ -72,8 +72,8 @@
 {% macro _is_unchanged(kind, mark, raw_properties) -%}
     {#- Returns whether the model and its raw tables are unchanged since the table was built.
         Compares the configuration and, with one statement per raw table, the Iceberg snapshot. A
-        column that was added to the raw table without a batch is ignored until the next batch. Adds the
-        properties that it reads to `raw_properties`, so that they are read once. -#}
+        column that was added to the raw table without a batch is ignored until the next batch. Adds
+        the properties that it reads to `raw_properties`, so that they are read only once. -#}
     {%- set settings = strandline._settings(model) -%}
     {%- if mark is none or not mark.is_exact or mark.every_build or should_full_refresh()
         or flags.EMPTY

@@ -5,7 +5,7 @@
 
 
 {% macro _attached_checks(subject, owner) -%}
-    {#- Returns the checks among the model's tests with their input: [{id, name, arguments,
+    {#- Returns the checks among the model's tests, with their inputs: [{id, name, arguments,
         subject}]. -#}
     {%- set checks = [] -%}
     {%- for node in graph.nodes.values() if node.resource_type == "test"
@@ -230,8 +230,8 @@
 
 
 {% macro _broadcast_hint(spec, turns) -%}
-    {#- Returns a hint for joining the checked keys without sorting the whole table, if they are
-        few. Spark does not know how many keys a bucket has. -#}
+    {#- Returns a hint for joining the checked keys without sorting the whole table, if there are
+        few such keys. Spark does not know how many keys a bucket has. -#}
     {%- set checked = namespace(rows=0) -%}
     {%- for table in spec.tables -%}
         {%- set checked.rows = checked.rows + table.get("delivered", 0)

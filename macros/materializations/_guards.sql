@@ -1,5 +1,5 @@
 {% macro _check_flags(existing, owner) -%}
-    {#- Rejects dbt's --empty and --sample, with which a SELECT reads only a part of its rows. -#}
+    {#- Rejects dbt's --empty and --sample, with which a SELECT reads only some of its rows. -#}
     {%- if flags.EMPTY and existing is not none -%}
         {{ exceptions.raise_compiler_error(
             owner ~ ": --empty would empty " ~ this ~ ". Remove --empty, or build into another "
@@ -97,8 +97,8 @@
 
 
 {% macro _check_raw_key(spec, owner) -%}
-    {#- Checks the unique_key. A tombstone contains only the raw table's key, so with another key, a deleted
-        row would remain in the table. -#}
+    {#- Checks the unique_key. A tombstone contains only the raw table's key, so with a different
+        key, a deleted row would remain in the table. -#}
     {%- set ours = ["_cq_table", "_cq_source_name"] -%}
     {%- set key = spec.key | map("lower") | reject("in", ours) | sort -%}
     {%- for table in spec.tables -%}

@@ -53,7 +53,7 @@
 
 
 {% macro _collect_parents(unique_ids, nodes, texts) -%}
-    {#- Collects the sources and tables that the nodes read, also through views and ephemeral
+    {#- Collects the sources and tables that the nodes read, directly or through views and ephemeral
         models. -#}
     {%- for unique_id in unique_ids -%}
         {%- set node = graph.sources.get(unique_id) or graph.nodes.get(unique_id) -%}
@@ -109,7 +109,7 @@
 
 
 {% macro _raw_table(node, sql, types, raw_properties, owner) -%}
-    {#- Returns a raw table of the loader, or none for any other node: {name, relation, id,
+    {#- Returns the node's raw table, or none if the node is not a raw table: {name, relation, id,
         snapshot, types, sources, key, first, compacted, is_plain, head, rows, delivered, floor,
         refreshes}. `is_plain` is true if the model's SELECT is the whole raw table. -#}
     {%- set relation = strandline._node_relation(node) -%}

@@ -1,7 +1,8 @@
 {% macro _follow_schema(existing, mark, spec, owner) -%}
     {#- Adds new columns of the SELECT to the table, widens columns, and sets the spec's
-        `stored_columns`. Returns a reason for a rebuild if a type has changed in another way, else
-        none. With `on_schema_change: fail` or an enforced contract, such changes are errors. -#}
+        `stored_columns`. Returns a reason for a rebuild if a type has changed in another way,
+        otherwise none. With `on_schema_change: fail` or an enforced contract, such changes are
+        errors. -#}
     {%- set stored = strandline._columns(existing) -%}
     {%- set added = [] -%}
     {%- set widened = [] -%}
