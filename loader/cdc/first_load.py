@@ -38,7 +38,7 @@ from loader.sources.jdbc.interface import (
 from loader.spark.error_translation import DatabaseError
 
 _MAX_SNAPSHOTS = 4
-"""The maximum number of snapshots that cover one table each. Each snapshot needs a connection."""
+"""The maximum number of single-table snapshots. Each snapshot needs a connection."""
 
 
 class FirstLoads:

@@ -15,7 +15,7 @@ from loader.sources.jdbc.interface import Connection, read_activity
 from loader.spark.error_translation import DatabaseError
 
 _WARNING_BYTES = 10 * 1024**3
-"""The size of the retained log above which a run warns."""
+"""A run warns if the slot retains more log than this."""
 
 
 @dataclass(frozen=True)

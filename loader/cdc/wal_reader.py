@@ -148,7 +148,7 @@ class LogReader:
 def is_older_than_publication(error: Exception) -> bool:
     """Returns whether an error means that the slot is older than its publication.
 
-    PostgreSQL 14 to 17 then report that the publication does not exist.
+    In this case, PostgreSQL 14 to 17 report that the publication does not exist.
     """
     return re.search('publication ".*" does not exist', str(error)) is not None
 
@@ -171,7 +171,7 @@ database and the server."""
 
 
 def needs_source_names(log_names: Sequence[str]) -> bool:
-    """Returns whether Debezium replaces a character of a table's name in the topic name."""
+    """Returns whether Debezium replaces a character in the topic name of any of these tables."""
     return not all(_TOPIC_NAME.fullmatch(name) for name in log_names)
 
 

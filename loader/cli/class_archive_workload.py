@@ -2,7 +2,7 @@
 
 :mod:`loader.spark.class_archive` runs ``python -m loader.cli.class_archive_workload FOLDER`` in a
 new process and folder. The archive contains the classes that this workload loads, so the workload
-repeats the steps of a normal run with a few rows.
+goes through the steps of a normal run, with a few rows.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ _BUILD = (
 
 
 def main(folder: Path) -> None:
-    """Syncs, runs the SQL of a build, and waits until the JVM exits."""
+    """Syncs, runs the SQL of a build, and waits for the JVM to exit."""
     (folder / "loader.yml").write_text(_SPEC)
     (folder / "drop" / "events").mkdir(parents=True)
     (folder / "drop" / "events" / "one.csv").write_text("id,name\n1,first\n2,second\n")

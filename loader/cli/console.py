@@ -344,7 +344,7 @@ class Streams:
 
     @property
     def error(self) -> LoaderError | None:
-        """The error if standard output was lost; None if only the reader of a pipe has exited."""
+        """The error to report for a lost stdout; None if only the reader of a pipe has exited."""
         lost = self._lost.get(OUT)
         if lost is None or _is_broken_pipe(lost):
             return None

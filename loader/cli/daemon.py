@@ -271,7 +271,7 @@ class Daemon:
                 if name in succeeded:
                     output.event("recovered", f"{name}: syncs again", table=name)
                     self._is_build_due = (
-                        True  # the recovery may have recorded rows of an earlier run
+                        True  # the recovery may have recorded rows from an earlier run
                     )
         for name, outcome in failed.items():
             text = str(outcome.error)

@@ -22,12 +22,12 @@ _MOST_NAMES = 3
 
 @dataclass
 class RoundTimes:
-    """The times of a round, in seconds.
+    """How long the parts of a round took, in seconds.
 
     Attributes:
-        load: the time of the sync; None if the round did not finish.
+        load: the duration of the sync; None if the round did not finish.
         tables: the number of synced tables.
-        longest: the time of each table and of each other step of the sync, keyed by name.
+        longest: the duration of each table's sync and of each other step, keyed by name.
         build: the result of the build; None if there was no build.
     """
 
@@ -57,7 +57,7 @@ class OverrunReporter:
 
     @contextmanager
     def watch(self, number: int) -> Iterator[RoundTimes]:
-        """Watches a round. The caller fills the yielded times at the end of the round."""
+        """Watches a round. The caller fills in the yielded times at the end."""
         began, times, is_due = time.monotonic(), RoundTimes(), threading.Event()
 
         def report_due() -> None:

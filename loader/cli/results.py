@@ -22,7 +22,7 @@ class TableResult:
     Attributes:
         table: the table as `source.table`.
         status: ``synced``, ``nothing new``, ``recovered``, ``failed``, or ``locked`` if another run
-            was writing the table.
+            was writing to the table.
         batch: the number of the appended batch; None if nothing was appended.
         rows_read: the number of rows that the source returned, both appended and redelivered.
         cursor: the stored cursor after the sync.
@@ -96,7 +96,7 @@ class RunResult:
 
     @property
     def success(self) -> bool:
-        """Returns whether all tables were synced, and the build succeeded if there was one."""
+        """Returns whether all tables were synced and the build, if there was one, succeeded."""
         return not self.errors and (self.build is None or self.build.success)
 
     def table(self, name: str) -> TableResult:

@@ -199,7 +199,8 @@ class RunRequest:
     Attributes:
         select: tables, by name or wildcard; empty means all.
         build: the dbt build after the sync; None means no build.
-        choose_work: may replace `work` for a table; None means no replacement.
+        choose_work: returns what to do with a table instead of a plain sync, or None for a plain
+            sync. If it is None itself, every table is only synced.
         reporter: makes the reports about the run, such as metrics; None if there are none.
     """
 

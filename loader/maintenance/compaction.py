@@ -40,7 +40,7 @@ from loader.rows.version_order import BATCH, SEQUENCE, quote_name
 from loader.spark.spark_version import can_rewrite_position_deletes
 
 MIN_SNAPSHOT_AGE = dt.timedelta(hours=1)
-"""Younger snapshots of state and ledger do not expire, because a loader may be reading them."""
+"""Younger snapshots of state and ledger are kept, because a loader may be reading them."""
 
 _MIN_FILES = 5
 """The minimum number of small data files or manifests that justifies a rewrite."""

@@ -37,13 +37,13 @@ SMALL_ROWS = 100_000
 of the rows, and :func:`loader.reconcile.repair.has_too_many_deletes` would reject them."""
 
 COMPARING_SINCE = "strandline.comparing-since"
-"""The raw table's property that stores the start of the running comparison; otherwise empty.
+"""The raw table's property that stores when the running comparison began; otherwise empty.
 
-The time remains if the process is killed during a comparison, for example for lack of memory.
+The value remains if the process is killed during a comparison, for example for lack of memory.
 """
 
 _NEGLIGIBLE_SECONDS = 0.5
-"""The duration up to which the budget does not limit comparisons."""
+"""The budget does not limit comparisons that take no longer than this."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ _SECOND = 1_000_000
 _MOST_NODES = 10
 _MOST_PAST = 6
 _HOURLY_DAYS = 3
-"""The number of days up to which the report's periods are hours."""
+"""Up to this number of days, the report's periods are hours."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ _FACTS = {
     *("problem", "batch", "table_name", "source_name", "unique_field", "n_records"),
     *("duplicate_kind", "previous_batch", "rows_of_key"),
 }
-"""The columns of failing rows, in addition to the key, that contain no values of the source."""
+"""The columns of failing rows, besides the key, that contain no values from the source."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from loader.report.problems import GOOD, KINDS, Problem, format_age
 _SECOND = 1_000_000
 _SUCCESS = (SYNCED, NOTHING_NEW, RECOVERED)
 _FEWEST_SYNCS = 3
-"""The number of syncs below which the usual interval between two syncs is unknown."""
+"""With fewer syncs than this, the usual interval between two syncs is unknown."""
 _MISSED_SYNCS = 3
 _MOST_ERRORS = 8
 _MOST_CHANGES = 20

@@ -29,9 +29,9 @@ _WATERMARK = "strandline.watermark"
 def read_stored_proofs(readers: Sequence[StatusReaders], results: DbtResults | None) -> list[Proof]:
     """Returns the proofs that the last build of each table stored.
 
-    Ignores tables that read no raw table in a schema of these readers, because they belong to other
-    projects. Reading with Spark needs a statement for each table of the catalog, so it is done only
-    if there are no dbt results on this machine.
+    Ignores tables that are not built from a raw table in one of the readers' schemas, because such
+    tables belong to other projects. Reading with Spark needs a statement for each table of the
+    catalog, so it is done only if there are no dbt results on this machine.
 
     Raises:
         LoaderError: if a table's verdicts cannot be read.
@@ -91,7 +91,7 @@ def parse_verdicts(
 
 
 def add_stored_proofs(results: DbtResults | None, stored: Sequence[Proof]) -> DbtResults | None:
-    """Replaces proofs in dbt's results with stored proofs of later days."""
+    """Replaces proofs in dbt's results with stored proofs from later days."""
     if results is None:
         newest = max((proof.stored_on for proof in stored), default="")
         return DbtResults("", f"{newest}T23:59:59Z", stored, {}) if newest else None

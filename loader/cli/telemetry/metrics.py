@@ -142,7 +142,7 @@ TABLE_UNREPAIRED = Metric(
 )
 
 METRICS = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
-"""All metrics, in the order of the output."""
+"""All metrics, in output order."""
 
 
 def measure(

@@ -73,7 +73,7 @@ class ConfigUpdates:
 
     Args:
         path: the file that stores the values; None if they are not stored.
-        hide_secrets: registers the secrets in a part of a configuration for redaction.
+        hide_secrets: registers the secrets in part of a configuration, so that they are redacted.
     """
 
     def __init__(

@@ -33,7 +33,7 @@ GAP_REPORTS = (
 """Warnings of `airbyte-cdk` about data that it skips without being configured to do so."""
 
 _EMPTY = re.compile(r"parse line b'(?:\s|\\[rnt])*' as JSON|response\.text='', ")
-"""Matches those warnings that only concern blank lines or empty responses, so nothing is lost."""
+"""Matches warnings that concern only blank lines or empty responses, so nothing is lost."""
 
 _DATA_TYPES = ("RECORD", "STATE", "DELETE", "TRACE")
 

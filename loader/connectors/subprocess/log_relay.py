@@ -16,7 +16,7 @@ from loader.spec.redaction import excerpt, redact_foreign
 _log = logging.getLogger("loader.program")
 
 _MAX_WARNINGS = 20
-"""The maximum number of a program's different warnings that a run shows."""
+"""The maximum number of distinct warnings from a program that a run shows."""
 _MAX_WARNING_LENGTH = 500
 _FATAL_LEVELS = ("FATAL", "CRITICAL")
 _DATA_TYPES = (b'"RECORD"', b'"STATE"', b'"BATCH"')

@@ -84,4 +84,4 @@ _DECODERS: Mapping[type[t.DataType], Callable[[Any], Any]] = {
     t.TimestampNTZType: _to_time,
     t.DecimalType: Decimal,
 }
-"""Maps types of columns to functions that decode a value from the format of the spool."""
+"""Maps column types to functions that decode a value from the spool's format."""

@@ -115,7 +115,7 @@ class CatalogEntry:
         key: the key of the stream in the program's messages.
         progress: whether the stream can resume from a state.
         primary_key: the primary key that the program declares; empty if there is none.
-        cursor: the column whose values increase with every change, or None.
+        cursor: the column whose value increases with every change, or None.
         raw: the catalog entry, unchanged.
         columns: the columns, which :meth:`ProgramSource.describe` sets.
         selection: the fields that the spec selects, which :meth:`ProgramSource.describe` sets; None
@@ -164,7 +164,7 @@ class ProgramSource(Source):
         return
 
     def hide_declared_secrets(self) -> None:
-        """Registers the secrets that the program declares, so that its output is redacted."""
+        """Registers the secrets that the program declares, so that they are redacted."""
         return
 
     def start_read(self, read: PlannedRead) -> MessageReader:

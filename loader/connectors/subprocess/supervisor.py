@@ -29,7 +29,7 @@ GRACE = 10.0
 LINGER = 5.0
 """The time in seconds after which a silent process that outlives the child is reported."""
 MAX_LOG_LINE = 1 << 16
-"""The length to which log lines are truncated, because an endless line would exhaust the memory."""
+"""The length to which log lines are truncated, because an endless line would exhaust memory."""
 
 _READ_BYTES = MAX_LOG_LINE << 2
 _POLL_SECONDS = 0.05

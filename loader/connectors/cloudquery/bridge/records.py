@@ -29,7 +29,7 @@ _ROWS_PER_SLICE = 1_000
 Condition = dict[str, Any]
 """Maps columns to values. Matches the rows that have all of these values."""
 _MAX_CONDITIONS = 100_000
-"""The maximum number of conditions in a where clause. Each OR group multiplies it."""
+"""The maximum number of conditions in a where clause. Each OR group multiplies this number."""
 
 
 def build_streams(schemas: Sequence[pa.Schema]) -> list[dict[str, Any]]:
