@@ -426,7 +426,7 @@ def find_missing_keys(
     """Returns tombstones for the keys that exist in the raw table but not in the source.
 
     Args:
-        rows: all rows of the source.
+        rows: all rows in the source table.
         read_raw: reads columns of the raw table (:attr:`Window.read_raw`).
     """
     raw = read_raw([*key, DELETED, GENERATION, BATCH, SEQUENCE])

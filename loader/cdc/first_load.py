@@ -117,7 +117,7 @@ class FirstLoads:
         self._open_snapshot(table).refuse_lossy_values(table)
 
     def read(self, spark: SparkSession, table: SourceTable, bounds: Bounds) -> DataFrame:
-        """Reads all rows of a table, or the rows of its current chunk."""
+        """Reads all rows in a table, or those in its current chunk."""
         snapshot, chunk = self._open_snapshot(table), self._chunks.get(table.ref.name)
         if chunk is None:
             return snapshot.read(spark, table, Window(), bounds)

@@ -1,8 +1,8 @@
 """Positions in PostgreSQL's log, and the checkpoint (`mark`) that each sync stores in the state.
 
 Once a table has been read up to a position, the raw table contains every transaction whose commit
-record starts below this position. A first load reads a database snapshot. Later syncs skip the
-changes of transactions that are visible in this snapshot.
+record starts below this position. A first load reads a database snapshot. Later syncs skip changes
+from transactions that are visible in this snapshot.
 """
 
 from __future__ import annotations

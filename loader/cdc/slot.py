@@ -1,6 +1,6 @@
 """A source's replication slot and publication in PostgreSQL.
 
-All tables of a source that have `sync_mode: cdc` share one slot and one publication, so the
+All of a source's tables that have `sync_mode: cdc` share one slot and one publication, so the
 database decodes its log only once. The slot retains the log from its confirmed position on. Only
 :meth:`SourceSlot.advance` moves this position, at most to the lowest position that the state stores
 for any of these tables (:class:`SlotAdvance`).

@@ -48,8 +48,8 @@ class DatabaseUrl:
                 missing parts of a PostgreSQL URL.
 
         Raises:
-            SpecError: if `url` is not such a URL, or if it contains credentials other than the user
-                and the password. The message does not contain the URL.
+            SpecError: if `url` is not one of these URLs, or if it contains credentials other than a
+                user and a password. The message does not contain the URL.
         """
         wrong = SpecError(
             "this is not a URL of PostgreSQL, MariaDB or MySQL",

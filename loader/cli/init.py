@@ -1,4 +1,4 @@
-"""``loader init``: writes a starter project; ``--from URL`` adds all tables of a database."""
+"""``loader init``: writes a starter project; ``--from URL`` adds all tables in a database."""
 
 from __future__ import annotations
 

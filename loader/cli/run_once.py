@@ -241,7 +241,7 @@ class RunRequest:
 
 
 def run_once(settings: Settings, pipeline: Pipeline, request: RunRequest) -> int:
-    """Syncs the tables of a request, then runs its dbt build. Returns the higher exit code."""
+    """Syncs a request's tables, then runs its dbt build. Returns the higher exit code."""
     began = time.monotonic()
     runs = RestartingRun(settings, pipeline)
     outcomes, ended, watch = sync_until_signal(runs, request)
@@ -262,7 +262,7 @@ def run_once(settings: Settings, pipeline: Pipeline, request: RunRequest) -> int
 def sync_until_signal(
     runs: RestartingRun, request: RunRequest
 ) -> tuple[list[Outcome], LoaderError | None, Watch]:
-    """Syncs the tables of a request until all are synced or a signal stops the run.
+    """Syncs a request's tables until all are synced or a signal stops the run.
 
     Returns:
         The outcomes, the error if Spark's JVM has exited, and the :class:`Watch` of the run, whose
@@ -279,7 +279,7 @@ def sync_until_signal(
 def sync_tables(
     runs: RestartingRun, request: RunRequest, watch: Watch, progress: Progress
 ) -> tuple[list[Outcome], LoaderError | None]:
-    """Syncs the tables of a request, and retries tables whose connection was lost.
+    """Syncs a request's tables, and retries tables whose connection was lost.
 
     Returns the outcomes, and the error if Spark's JVM exited and the run could not continue.
     """

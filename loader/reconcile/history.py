@@ -41,7 +41,7 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class VerifiedBucket:
-    """A compared bucket, stored as a row of ``_cq_reconciled``.
+    """A compared bucket, stored as a row in ``_cq_reconciled``.
 
     The table's columns are these fields, in this order.
 

@@ -214,7 +214,7 @@ def _read_proof(result: Mapping[str, Any], nodes: Mapping[str, Any]) -> Proof:
         float(result.get("execution_time") or 0),
         result.get("compiled_code"),
         [key] if isinstance(key, str) else list(key or ()),
-        # The package's models contain only rows of the ledger.
+        # The package's models contain only rows from the ledger.
         attached.startswith("model.strandline."),
     )
 

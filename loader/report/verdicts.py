@@ -30,7 +30,7 @@ def read_stored_proofs(readers: Sequence[StatusReaders], results: DbtResults | N
     """Returns the proofs that the last build of each table stored.
 
     Ignores tables that are not built from a raw table in one of the readers' schemas, because such
-    tables belong to other projects. Reading with Spark needs a statement for each table of the
+    tables belong to other projects. Reading with Spark needs a statement for each table in the
     catalog, so it is done only if there are no dbt results on this machine.
 
     Raises:

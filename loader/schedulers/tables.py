@@ -1,4 +1,4 @@
-"""The tables of a spec, and the names that they have in schedulers and in the lake."""
+"""The tables in a spec, and their names in schedulers and in the lake."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from loader.spec.spec import load_spec
 
 
 def list_tables(config: str | os.PathLike[str]) -> list[str]:
-    """Returns the tables of a spec as `source.table`.
+    """Returns the tables in a spec as `source.table`.
 
     Raises:
         SpecError: if the spec is invalid or uses wildcards.

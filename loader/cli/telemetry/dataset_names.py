@@ -69,7 +69,7 @@ def name_location(location: str) -> DatasetName:
 
 
 def name_source_table(source: SourceSpec, table: str, folder: Path) -> DatasetName:
-    """Names a table of a source. The name contains no user and no password.
+    """Names a source table. The name contains no user or password.
 
     Args:
         table: the table's unambiguous name in the source, with its schema if it has one.

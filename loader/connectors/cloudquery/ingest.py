@@ -103,7 +103,7 @@ def _name_source(name: str) -> str:
 
 
 def _build_pushed_table(stream: Mapping[str, Any], stale: Sequence[str]) -> PushedTable:
-    """Describes a table of a sync. With `write_mode: append`, the table has no key."""
+    """Describes a table in a sync. With `write_mode: append`, the table has no key."""
     key = tuple(name for [name] in stream["source_defined_primary_key"])
     return PushedTable(stream["name"], key, stream["name"] in stale)
 

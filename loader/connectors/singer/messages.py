@@ -1,6 +1,6 @@
 """Parses the messages of a Singer tap, and builds the state from which the tap resumes.
 
-A tap's state covers all earlier records of all streams.
+A tap's state covers all earlier records in all streams.
 """
 
 from __future__ import annotations

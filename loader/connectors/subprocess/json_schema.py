@@ -31,7 +31,7 @@ def read_streams(
         program: the kind of program that wrote the catalog, for messages.
 
     Raises:
-        TableError: if a part of the catalog has an unexpected type.
+        TableError: if any part of the catalog has an unexpected type.
     """
     streams = catalog.get("streams") if isinstance(catalog, dict) else None
     problem = None if isinstance(streams, list) else "there is no list of streams"

@@ -70,7 +70,7 @@ def encode(
     """Encodes a result of :data:`decode` as JSON.
 
     Args:
-        encode_plain: encodes values without decimals. Raises TypeError for other values.
+        encode_plain: encodes values that contain no decimals. Raises TypeError for all others.
         in_order: whether to sort the keys of objects. Must be true if `encode_plain` sorts them.
     """
     try:

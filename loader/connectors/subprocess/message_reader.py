@@ -60,7 +60,7 @@ class Stream:
     received: int = 0
 
     def can_accept_records(self) -> bool:
-        """Returns whether the run can still load records of the stream."""
+        """Returns whether the run can still load the stream's records."""
         return self.is_wanted and self.error is None
 
     def find_gap_reason(self) -> LoaderError | None:

@@ -1,4 +1,4 @@
-"""Masks values in the records of a stream before the records are written to the spool."""
+"""Masks values in a stream's records before the records are written to the spool."""
 
 from __future__ import annotations
 

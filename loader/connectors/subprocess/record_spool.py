@@ -1,6 +1,6 @@
-"""Writes the records of a stream to disk, in batches that end at a state.
+"""Writes a stream's records to disk, in batches that end at a state.
 
-The program decides when it sends a state. A state covers all earlier records, so the next run
+The program decides when to send a state. A state covers all earlier records, so the next run
 resumes after these records. If the program fails, the records after its last state are dropped,
 because the next run reads them again.
 """
@@ -116,12 +116,12 @@ class RecordSpool:
     """The spool of one stream.
 
     Args:
-        number: the number of the stream, a part of the file names.
+        number: the stream's number, which is part of the file names.
         cursor: the cursor column, or None.
         limits: the limits of a batch; None to write all records to one batch.
 
     Attributes:
-        state: the newest state that covers records of the stream.
+        state: the newest state that covers the stream's records.
     """
 
     def __init__(

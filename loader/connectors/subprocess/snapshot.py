@@ -1,4 +1,4 @@
-"""The snapshot of one run of a program. It returns the records of each table in batches."""
+"""The snapshot for one run of a program. It returns each table's records in batches."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class ProgramSnapshot(Snapshot):
     nothing.
 
     Args:
-        names: the names of all tables of the source, including tables that the run does not load.
+        names: the names of all of the source's tables, including those that the run does not load.
         cipher: encrypts the stored states; None if the source has no `mask_key`.
     """
 

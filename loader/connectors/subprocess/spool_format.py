@@ -114,8 +114,8 @@ class RecordLayout:
         """Encodes a record. Returns the line for the spool, and its values, keyed by field.
 
         Raises:
-            TableError: if a column cannot store a value of the key exactly, or if a string is too
-                long for Spark.
+            TableError: if a column cannot store a key value exactly, or if a string is too long for
+                Spark.
         """
         encoded: dict[str, Any] = {}
         rest: dict[str, Any] = {}
@@ -203,7 +203,7 @@ class RecordLayout:
         return lines.select(*(f.col(quote_name(name)) for name in by), DELETIONS_BEFORE)
 
     def read_rows(self, spark: SparkSession, path: Path, numbered: bool = False) -> DataFrame:
-        """Reads a file of the spool lazily, in the order in which it was written.
+        """Reads a spool file lazily, in the order in which it was written.
 
         Args:
             numbered: whether to add the :data:`DELETIONS_BEFORE` column.

@@ -1,4 +1,4 @@
-"""Encrypts the states of connectors, because a state may contain values of masked columns.
+"""Encrypts connectors' states, because a state may contain values from masked columns.
 
 For example, a state may contain the key or the cursor of the last record. The loader stores states
 in its state table and in the commits of raw tables.

@@ -96,7 +96,7 @@ class Session:
 
         Raises:
             MalformedError: if an earlier message has another source. Otherwise the loader would
-                append the rows of both sources as rows of one source.
+                append the rows of both sources as if they came from one source.
         """
         self.source = self.source or source
         if source and source != self.source:
@@ -173,7 +173,7 @@ class Destination(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
             yield plugin_pb2.Read.Response(record=answer)
 
     def Write(self, requests: Iterator[Any], context: Any) -> Any:
-        """Receives rows of a sync or states of a plugin. Returns after the rows are appended."""
+        """Receives a sync's rows or a plugin's states. Returns after the rows are appended."""
         if not self._streams.acquire(blocking=False):
             context.abort(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,

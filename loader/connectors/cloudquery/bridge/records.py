@@ -33,7 +33,7 @@ _MAX_CONDITIONS = 100_000
 
 
 def build_streams(schemas: Sequence[pa.Schema]) -> list[dict[str, Any]]:
-    """Returns the catalog entries for all tables of a plugin.
+    """Returns the catalog entries for all of a plugin's tables.
 
     A table is incremental if one of its ancestors is, even if the plugin declares otherwise: the
     plugin then sends only rows that depend on new rows of the ancestor.

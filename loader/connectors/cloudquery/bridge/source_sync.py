@@ -35,7 +35,7 @@ def report_status(table: str, status: str) -> None:
 def sync_tables(
     stub: Any, config: Mapping[str, Any], catalog: Mapping[str, Any], known: Any
 ) -> int:
-    """Sends the records of tables, and then the state. Returns the exit code."""
+    """Sends the tables' records, and then the state. Returns the exit code."""
     wanted = {each["stream"]["name"]: each["sync_mode"] for each in catalog["streams"]}
     states = StateBackend(known)
     server, address = serve_states(states)

@@ -89,7 +89,7 @@ class StateBarrier:
         return any(read == table for _, read in self._trusted)
 
     def end_stream(self, number: int, failed: bool = False) -> list[str]:
-        """Removes a stream that has ended. Returns the tables of the states that were dropped.
+        """Removes a stream that has ended. Returns the tables whose states were dropped.
 
         Args:
             failed: whether the stream's rows were not appended. If so, states that may cover these
