@@ -1,4 +1,4 @@
-"""``loader discover``: lists tables, keys and cursor candidates of the sources."""
+"""``loader discover``: lists the sources' tables, keys and cursor candidates."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class RunResult:
     """The result of a run.
 
     Attributes:
-        tables: the results of the tables, sorted by name.
+        tables: the tables' results, sorted by name.
         errors: the distinct table and source errors.
         build: the result of `dbt build`; None if it did not run.
     """

@@ -36,7 +36,7 @@ _log = logging.getLogger("loader")
 
 @dataclass(frozen=True)
 class SystemTable:
-    """A table of the loader itself, such as the ledger.
+    """One of the loader's own tables, such as the ledger.
 
     Attributes:
         remedy: the remedy if the table is damaged.

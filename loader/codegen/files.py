@@ -68,7 +68,7 @@ def model_file(name: str, text: str, before: str | None, manifest: Manifest, mov
     """Returns the file of a model. Keeps the current text if it was edited manually.
 
     Args:
-        before: the current text of the file; None if the file does not exist.
+        before: the file's current text; None if the file does not exist.
         moved: whether another folder of the project contains a model with this name.
     """
     if before is None:
@@ -182,7 +182,7 @@ class Manifest:
         return self.models.get(file) == fingerprint(text)
 
     def to_json(self) -> str:
-        """Returns the text of the file. Each value has its own line, so that diffs are readable."""
+        """Returns the file's text. Each value has its own line, so that diffs are readable."""
         content = {
             "about": _ABOUT,
             "version": _VERSION,

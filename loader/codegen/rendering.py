@@ -151,7 +151,7 @@ def _history(one: NamedTable, alone: bool) -> dict[str, Any]:
         f"Every version of each row of {table.full_name}, by {', '.join(table.key)}, with its "
         "period of validity."
     )
-    # Ties are a property of the raw table, so only one of the table's models tests them.
+    # Ties are a property of the raw table, so only one of the table's models tests for them.
     tests = _latest_tests(table) if alone else ["strandline.matches_raw"]
     return _model(one, HISTORY, about, tests, _HISTORY_COLUMNS)
 

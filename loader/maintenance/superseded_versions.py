@@ -267,7 +267,7 @@ class RemovalAccount:
     """The account of removed rows, which is stored in properties of the raw table.
 
     Attributes:
-        to: the batch up to which versions may be missing; 0 if no version is missing.
+        to: the batch up to which versions may be missing; 0 if no versions are missing.
         removing: the number of rows that a compaction is about to remove; 0 after `rows` includes
             them.
         since: the id of the table's Iceberg snapshot before these rows are removed.
@@ -334,7 +334,7 @@ def remove_superseded(lake: Lake, table: str, superseded: SupersededVersions, ro
             f"and ({BATCH}, {SEQUENCE}) in ({superseded.sql})"
         )
     except Exception:
-        # Usually no row was removed, but the commit may have succeeded without a response. If the
+        # Usually no rows were removed, but the commit may have succeeded without a response. If the
         # table is unreachable, the next compaction closes the account.
         with suppress(Exception):
             close_account(lake, table)

@@ -57,7 +57,7 @@ class VerifiedBucket:
         columns_left_out: columns that were not compared; None if all columns were compared.
         seconds: the duration of the comparison and the repair, divided by the number of compared
             buckets.
-        key_columns: the names of the key's columns in the order in which they were hashed.
+        key_columns: the names of the key columns, in the order in which they were hashed.
     """
 
     run_id: str

@@ -35,7 +35,7 @@ class FailingRows:
     """Rows for which a proof fails.
 
     Attributes:
-        columns: the columns of the key, and columns that describe the problem.
+        columns: the key columns, and columns that describe the problem.
         has_more: whether there are more rows.
         note: a sentence that explains why rows are not shown, or "".
     """

@@ -85,4 +85,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Logs nothing, because requests are not events of the loader."""
+        """Logs nothing, because requests are not loader events."""

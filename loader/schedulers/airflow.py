@@ -182,7 +182,7 @@ class TableOperator(BaseOperator):
         self.load_task_id = load_task_id
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Returns the result of the table.
+        """Returns the table's result.
 
         Raises:
             AirflowFailException: if the table was not synced.

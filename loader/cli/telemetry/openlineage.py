@@ -1,4 +1,4 @@
-"""Sends OpenLineage events, which show from which source table a raw table was loaded.
+"""Sends OpenLineage events, which show the source table from which each raw table was loaded.
 
 The OpenLineage client's environment variables, such as ``OPENLINEAGE_URL``, configure it.
 """

@@ -130,7 +130,7 @@ def _metadata_of(stream: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def configure_catalog(catalog: Mapping[str, Any], requests: Sequence[Request]) -> dict[str, Any]:
-    """Returns a catalog that selects only the run's streams, in the order of the run."""
+    """Returns a catalog that selects only the run's streams, in the run's order."""
     wanted = {request.table.ref.native.key: request for request in requests}
     order = {key: number for number, key in enumerate(wanted)}
     streams = [

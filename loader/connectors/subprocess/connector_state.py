@@ -152,7 +152,7 @@ def can_repeat_records(
     """Returns whether a table may receive records again, because another table has an older state.
 
     Args:
-        state: the state of the table; None if it starts over.
+        state: the table's state; None if the table starts over.
         states: the states of the run's tables; None for a table that starts over.
     """
     if state is None:

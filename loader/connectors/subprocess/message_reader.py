@@ -64,7 +64,7 @@ class Stream:
         return self.is_wanted and self.error is None
 
     def find_gap_reason(self) -> LoaderError | None:
-        """Returns the error because of which records may be missing, or None."""
+        """Returns the error that may have caused records to be lost, or None."""
         return self.reported_error or self.possible_gap
 
     def find_reported_error(self, failure: str) -> LoaderError | None:

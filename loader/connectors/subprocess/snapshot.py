@@ -159,7 +159,7 @@ class ProgramSnapshot(Snapshot):
     def _list_other_states(
         self, requests: Sequence[Request], known: Sequence[ConnectorState | None]
     ) -> list[ConnectorState]:
-        """Returns the stored states of the source's tables that do not resume in this run."""
+        """Returns the stored states of the source's tables that this run does not resume."""
         if all(state is not None and not state.shared for state in known):
             return []  # each of these states covers only one table
         resuming = {r.table.ref.name for r in requests if r.mark is not None}

@@ -112,7 +112,7 @@ class CatalogEntry:
     """A stream in a program's catalog.
 
     Attributes:
-        key: the key of the stream in the program's messages.
+        key: the stream's key in the program's messages.
         progress: whether the stream can resume from a state.
         primary_key: the primary key that the program declares; empty if there is none.
         cursor: the column whose value increases with every change, or None.
@@ -239,7 +239,7 @@ class ProgramSource(Source):
     def _find_selection(
         self, ref: TableRef, names: Sequence[str], options: TableOptions, entry: CatalogEntry
     ) -> ColumnSelection | None:
-        """Returns the fields that the spec selects, plus the fields of the key and the cursor.
+        """Returns the fields that the spec selects, plus the key and cursor fields.
 
         A wildcard that matches no field is allowed, because records may have undeclared fields.
 

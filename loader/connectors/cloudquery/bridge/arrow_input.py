@@ -92,7 +92,7 @@ class IdleTimeout:
 
     @contextmanager
     def bound_wait(self, context: Any) -> Iterator[None]:
-        """Limits the time for which a call may wait for its client inside the block."""
+        """Limits how long a call may wait for its client inside the block."""
         call = id(context)
         with self._lock:
             self._waiting[call] = (time.monotonic(), context)

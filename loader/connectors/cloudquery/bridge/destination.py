@@ -61,7 +61,7 @@ class Session:
         disk: the disk space that the session may still use.
         has_rows: whether the stream has sent rows or deletions of rows.
         stale: the tables from which the sync deletes stale rows.
-        source: the name of the source; empty until a message contains the name.
+        source: the source's name; empty until a message contains the name.
         has_ended: set once the rows have been appended, or appending them has failed.
     """
 

@@ -36,7 +36,7 @@ Rows = dict[str, tuple[str, int]]
 """Maps a key to its value and version."""
 
 ROW_BYTES = 256
-"""The memory of a row in bytes, without its strings."""
+"""The size of a row in memory, without its strings, in bytes."""
 
 _MAX_VERSION = (1 << 63) - 1
 _STRING_TYPES = (pa.string(), pa.large_string())
@@ -118,7 +118,7 @@ class PluginState:
     """The state of a plugin.
 
     Attributes:
-        size: the memory of the state, in bytes.
+        size: the state's size in memory, in bytes.
     """
 
     def __init__(self, known: Mapping[str, Any]) -> None:
@@ -155,7 +155,7 @@ def _row_size(key: str, value: str | None) -> int:
 
 
 def measure_batch(batch: pa.RecordBatch) -> int:
-    """Returns the approximate memory of state rows, in bytes."""
+    """Returns the approximate size of state rows in memory, in bytes."""
     return int(batch.nbytes + ROW_BYTES * (1 + batch.num_rows))
 
 
