@@ -29,7 +29,7 @@ def read_fingerprints(connection: Connection, relation: str) -> dict[str, str]:
     """Returns fingerprints of a table and its columns, indexes and partitions.
 
     A fingerprint consists of the id of the last transaction that wrote the catalog row, and a hash
-    of those properties that do not affect logged changes, such as a column's default. The keys are:
+    of the properties that do not affect logged changes, such as a column's default. The keys are:
 
     - `column 3`, `index 16390`, `partition 16400`: the catalog row with this number or id.
     - `table 16384`: the table's row type. A rename rewrites it, but a GRANT does not.

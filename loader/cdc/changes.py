@@ -54,7 +54,7 @@ _JSON = {"mode": "FAILFAST", "maxStringLen": str(2**31 - 1)}
 
 @dataclass(frozen=True)
 class Changes:
-    """The changes of one table in a spool.
+    """The changes to one table in a spool.
 
     Attributes:
         columns: the table's columns, ordered as in its schema.

@@ -257,7 +257,7 @@ class LogSnapshot(Snapshot):
             self.__dict__.pop("_log_read", None)
 
     def advance_slot(self) -> None:
-        """Moves the slot to the lowest stored position. Call after all tables are published."""
+        """Moves the slot to the lowest stored position. Call it once all tables have been published."""
         self._loads.release_slot()
         if self._setup is not None and self._failure is None:
             self._slot_advance.advance(self._setup.slot, self._loads.exclude_loads)
@@ -384,7 +384,7 @@ class LogSnapshot(Snapshot):
         )
 
     def _explain_new_key(self, table: SourceTable, mark: Mark) -> str:
-        """Returns a reason to reload the table if its key was changed during a load in chunks."""
+        """Returns a reason to reload the table if its key changed between chunks, otherwise ""."""
         key = tuple(self._definitions.list_key(table))
         return "its key was changed during its first load" if mark.key not in ((), key) else ""
 

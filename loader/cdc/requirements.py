@@ -60,7 +60,7 @@ def check_requirements(
     list_key: Callable[[SourceTable], Sequence[str]],
     where: str,
 ) -> RequirementErrors:
-    """Checks all requirements of a source."""
+    """Checks all requirements for reading a source's log."""
     server = build_error(check_server(connection, slot), where)
     if server is not None:
         return RequirementErrors(server)

@@ -446,5 +446,5 @@ def get_schema_and_table(table: SourceTable) -> tuple[str, str]:
 
 
 def build_log_name(table: SourceTable) -> str:
-    """Returns the name of a table in the log: `schema.table`."""
+    """Returns a table's name in the log: `schema.table`."""
     return ".".join(get_schema_and_table(table))

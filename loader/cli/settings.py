@@ -56,7 +56,7 @@ class Settings:
 
 @contextmanager
 def open_pipeline(settings: Settings, spec: Spec | None = None) -> Iterator[Pipeline]:
-    """Opens spec, profile and Spark, in this order, to find mistakes before Spark starts."""
+    """Opens spec, profile and Spark in this order, so mistakes are found before Spark starts."""
     spec = spec or settings.spec()
     profile = _begin_java(settings, spec)
     from loader.sync.pipeline import Pipeline  # this import is slow, so Java starts in the meantime

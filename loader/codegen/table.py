@@ -91,8 +91,8 @@ def assign_names(proposals: Mapping[str, str], remembered: Mapping[str, str]) ->
     """Assigns a unique name to each item.
 
     Existing names are kept. If several new items have the same proposed name, the item with exactly
-    this name gets it, or else the first item in alphabetical order. The names of all other items
-    get a number.
+    this name gets it or, if there is none, the first item in alphabetical order. A number is added
+    to the other items' names.
 
     Args:
         proposals: maps the exact name of each item to its proposed name.

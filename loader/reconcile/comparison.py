@@ -186,8 +186,8 @@ class Comparison:
     def newest_versions(self, share: KeySelection) -> DataFrame:
         """Returns KEY, CHECKSUM, HASH, DELETED and the key columns of each key's newest version.
 
-        HASH is computed from the raw table's values in the source's types. The result also contains
-        KEY_ONLY, _IN_WINDOW (whether the spec selects the row) and RAW_CURSOR.
+        HASH is computed from the raw table's values, converted to the source's types. The result
+        also contains KEY_ONLY, _IN_WINDOW (whether the spec selects the row) and RAW_CURSOR.
         """
         plan, table = self.plan, self.plan.table
         rows = self._read_raw_as_source().where(share.contains(self.contents.key_hash()))

@@ -131,7 +131,7 @@ def _find_by_spark_key(comparison: Comparison, rows: DataFrame) -> DataFrame:
 def _drop_other_hashes(contents: Contents, keys: tuple[str, ...]) -> tuple[str, ...]:
     """Drops keys that the database and Spark hash differently.
 
-    They are compared in the buckets to which the database's hashes belong.
+    These keys are compared in the buckets to which the database's hashes belong.
     """
     if not 0 < len(keys) <= _MAX_LISTED:
         return keys

@@ -166,7 +166,7 @@ class VerificationHistory:
         """Returns the time of each bucket's last comparison, in microseconds since 1970.
 
         Args:
-            buckets: the number of buckets. Comparisons with another number of buckets are ignored.
+            buckets: the number of buckets. Comparisons with a different number are ignored.
             repairs: whether to omit buckets whose last comparison found differences that were not
                 repaired.
         """
@@ -192,7 +192,7 @@ class VerificationHistory:
         """Returns the last comparison of each bucket, keyed by source and table.
 
         Args:
-            buckets: the number of buckets. Comparisons with another number of buckets are ignored.
+            buckets: the number of buckets. Comparisons with a different number are ignored.
         """
         if not self.lake.exists(TABLE):
             return {}

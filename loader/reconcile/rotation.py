@@ -181,7 +181,7 @@ class Rotation:
         return partial(self._sync_and_compare, numbers=numbers)
 
     def _waits_after_kill(self, sync: SyncContext, options: ReconcileOptions) -> bool:
-        """Returns whether to wait, because a comparison was killed and had started only recently.
+        """Returns whether to wait, because a comparison that started only recently was killed.
 
         Otherwise a comparison that needs more memory than is available would kill every run.
         """

@@ -121,7 +121,7 @@ def build_policy(scripts: list[str], styles: list[str]) -> str:
 
 
 def _build_data(report: Report, refresh: int | None) -> Markup:
-    """Returns the data of the charts as JSON, without strings from sources."""
+    """Returns the chart data as JSON, without any strings from sources."""
     data = {
         "since": report.since // _SECOND,
         "until": (report.until // report.length + 1) * report.length // _SECOND,

@@ -265,7 +265,7 @@ class ChangeSpool:
 
     @property
     def end(self) -> int | None:
-        """The position after the last transaction, or None if there is no transaction."""
+        """The position after the last transaction, or None if there are no transactions."""
         return self.read_transaction(len(self) - 1).end if len(self) else None
 
     def count_changes(self, table: str) -> int:

@@ -57,7 +57,7 @@ def resolve_stream(key: Key, requested: KeysByName, streams: KeysByName) -> Key 
     Some connectors omit the namespace in their messages or in their catalog.
 
     Args:
-        requested: the streams of the run.
+        requested: the run's streams.
         streams: all streams in the catalog.
     """
     namesakes = [known.get(key[1], set()) for known in (requested, streams)]

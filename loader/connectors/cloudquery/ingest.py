@@ -1,4 +1,4 @@
-"""Appends the rows that `cloudquery sync` sends to the lake, and stores the states of plugins.
+"""Appends to the lake the rows that `cloudquery sync` sends, and stores the plugins' states.
 
 The bridge spools the rows of a sync to a folder (:mod:`loader.connectors.cloudquery.bridge`). When
 the sync's stream ends, the loader appends the rows in the same way as those of its own sources.

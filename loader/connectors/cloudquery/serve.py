@@ -35,7 +35,7 @@ def choose_address(address: str | None, network: str) -> str:
     """Returns the address to listen on, in the format of the bridge.
 
     Raises:
-        SpecError: if the address is a port, which every user of the machine can connect to, and
+        SpecError: if the address is a port, which every user on the machine can connect to, and
             `network` is not `tcp`.
     """
     from loader.connectors.cloudquery.bridge_server import find_default_socket

@@ -32,7 +32,7 @@ class StateCipher:
         self._key = hmac.digest(mask_key, b"strandline connector state", "sha256")
 
     def encrypt(self, text: str) -> str:
-        """Encrypts a string to base64. The result differs for each call."""
+        """Encrypts a string to base64. Each call returns a different result."""
         nonce = os.urandom(12)
         data = nonce + self._run(_ENCRYPT, nonce, zlib.compress(text.encode(), 6))
         return base64.b64encode(data).decode()

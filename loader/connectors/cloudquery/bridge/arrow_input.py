@@ -82,7 +82,7 @@ class IdleTimeout:
         threading.Thread(target=self._watch, name="idle", daemon=True).start()
 
     def messages(self, requests: Iterator[Any], context: Any) -> Iterator[Any]:
-        """Yields the messages of a client, and limits the wait for each message."""
+        """Yields a client's messages, and limits how long the call waits for each of them."""
         while True:
             with self.bound_wait(context):
                 request = next(requests, None)

@@ -71,7 +71,7 @@ def bind(path: str) -> socket.socket | None:
 
 
 class Relay:
-    """Relays the connections of clients to the server.
+    """Relays clients' connections to the server.
 
     A Unix socket's path can have at most 107 characters, so the inner sockets have relative names.
     The current folder must be the bridge's private folder.

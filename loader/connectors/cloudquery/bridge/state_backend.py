@@ -46,7 +46,7 @@ _TYPES = {"key": pa.string(), "value": pa.string(), "version": pa.uint64()}
 class StateBackend(plugin_pb2_grpc.PluginServicer):  # type: ignore[misc]
     """The gRPC service of the state backend. It stores one table of keys, values and versions.
 
-    Every user of the machine can connect to its port. So the table's name is a secret that only the
+    Every user on the machine can connect to its port. So the table's name is a secret that only the
     plugin receives, and other clients can neither read nor write the state.
     """
 
