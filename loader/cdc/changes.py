@@ -427,7 +427,7 @@ def find_missing_keys(
 
     Args:
         rows: all rows in the source table.
-        read_raw: reads columns of the raw table (:attr:`Window.read_raw`).
+        read_raw: reads columns from the raw table (:attr:`Window.read_raw`).
     """
     raw = read_raw([*key, DELETED, GENERATION, BATCH, SEQUENCE])
     newest = f.max_by(DELETED, f.struct(GENERATION, BATCH, SEQUENCE))

@@ -24,7 +24,7 @@ class TableResult:
         status: ``synced``, ``nothing new``, ``recovered``, ``failed``, or ``locked`` if another run
             was writing to the table.
         batch: the number of the appended batch; None if nothing was appended.
-        rows_read: the number of rows that the source returned, both appended and redelivered.
+        rows_read: the number of rows that the source returned, including redelivered rows.
         cursor: the stored cursor after the sync.
         rows_below_cursor, rows_at_cursor: the number of appended rows with a cursor below the last
             stored cursor, and the number with an equal cursor. A query for higher cursors would

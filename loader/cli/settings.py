@@ -89,7 +89,7 @@ def open_pipeline_with_pushed_tables(
 def read_progress(settings: Settings, read: Callable[[Sequence[StatusReaders]], Result]) -> Result:
     """Reads state and ledger. Starts Spark with one thread, unless both are in a local folder.
 
-    `read` may be called twice, so it must not print. Raises a LoaderError like
+    `read` may be called twice, so it must not print. Raises a LoaderError in the same cases as
     :func:`open_pipeline_with_pushed_tables`.
     """
     from loader.lake.folder_tables import SparkNeededError

@@ -69,7 +69,7 @@ def model_file(name: str, text: str, before: str | None, manifest: Manifest, mov
 
     Args:
         before: the file's current text; None if the file does not exist.
-        moved: whether another folder of the project contains a model with this name.
+        moved: whether another folder in the project contains a model with this name.
     """
     if before is None:
         if name not in manifest.models:

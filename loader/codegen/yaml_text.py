@@ -99,7 +99,7 @@ class Layout:
         return (start, node) if node is not None else None
 
     def end(self, node: yaml.Node) -> int:
-        """Returns the end of a node's text, without trailing white space and comments."""
+        """Returns the end of a node's text, without trailing white space or comments."""
         start, end = node.start_mark.index, int(node.end_mark.index)
         if isinstance(node, yaml.ScalarNode):
             if node.style in _BLOCK_SCALARS:

@@ -39,7 +39,7 @@ class LoaderRunOperator(BaseOperator):
     as metadata. The default outlets are the assets of the tables in `select`.
 
     The task fails without a retry if every error needs a manual fix, such as a correction to the
-    spec. If the task is stopped, the loader publishes no further batch.
+    spec. If the task is stopped, the loader publishes no further batches.
 
     Args:
         config: the path of loader.yml.

@@ -1,7 +1,7 @@
 """The metrics of a run, its build and its tables. :data:`METRICS` lists them.
 
-The metrics of tables come from the ledger, so counters include the runs of all processes, and
-tables that this run did not sync have metrics, too.
+The tables' metrics come from the ledger, so counters include the runs of all processes, and tables
+that this run did not sync also have metrics.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Makes the reports about finished runs that options and environment variables request."""
+"""Produces the reports on finished runs that options and environment variables request."""
 
 from __future__ import annotations
 

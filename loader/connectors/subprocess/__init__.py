@@ -1,4 +1,4 @@
 """The base classes of connectors that run a program as a child process and read its messages.
 
-The `airbyte` and `singer` connectors extend it. The loader never imports the programs' code.
+The `airbyte` and `singer` connectors extend them. The loader never imports the programs' code.
 """

@@ -95,8 +95,8 @@ class Session:
         """Sets the source of the stream.
 
         Raises:
-            MalformedError: if an earlier message has another source. Otherwise the loader would
-                append the rows of both sources as if they came from one source.
+            MalformedError: if an earlier message names a different source. Otherwise the loader
+                would append the rows of both sources as if they came from one source.
         """
         self.source = self.source or source
         if source and source != self.source:

@@ -87,7 +87,7 @@ class Relay:
         self._open = 0
 
     def start(self) -> None:
-        """Starts relaying. The server must already listen."""
+        """Starts relaying. The server must already be listening."""
         threading.Thread(target=asyncio.run, args=(self._run(),), name="relay", daemon=True).start()
 
     async def _run(self) -> None:
