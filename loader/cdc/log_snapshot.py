@@ -257,7 +257,7 @@ class LogSnapshot(Snapshot):
             self.__dict__.pop("_log_read", None)
 
     def advance_slot(self) -> None:
-        """Moves the slot to the lowest stored position. Call once all tables have been published."""
+        """Moves the slot to the lowest stored position. Call once all tables are published."""
         self._loads.release_slot()
         if self._setup is not None and self._failure is None:
             self._slot_advance.advance(self._setup.slot, self._loads.exclude_loads)
