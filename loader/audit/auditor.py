@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -23,6 +24,7 @@ from pyspark.sql import functions as f
 from loader.audit.copied_table import VALUES, CopiedTable
 from loader.audit.copy_comparison import KIND, SOURCE_CHECKSUM, CopyComparison, find_kind
 from loader.audit.findings import KINDS, LAG, LOST, STALE, Audit, Example
+from loader.audit.value_forms import normalize
 from loader.reconcile.differences import materialize, narrow_share
 from loader.rows.cursor import CursorType
 from loader.rows.version_order import quote_name
@@ -35,6 +37,7 @@ _ROW = "_cq_row"
 _AT = "_cq_at"
 _DIFFERING = "_cq_differing"
 _KEY_TEXT = "_cq_key_text"
+_FIRST_KIND = "_cq_first_kind"
 _ALMOST_ALL = 0.9
 _FEWEST_REWRITTEN = 10
 
@@ -48,6 +51,7 @@ class Effort:
         share: the share of the groups that is compared, from 0 to 1.
         pause: the number of seconds between the two looks.
         grace: how many seconds below the copy's highest cursor differences still count as lag.
+        max_lag: the age, in seconds, from which on rows that the copy has not loaded are an error.
         examples: the number of rows to name for each kind of difference.
     """
 
@@ -55,6 +59,7 @@ class Effort:
     share: float = 1.0
     pause: float = 30.0
     grace: float = 3600.0
+    max_lag: float = 86400.0
     examples: int = 10
     wait: Callable[[float], object] = time.sleep
 
@@ -148,10 +153,7 @@ class Auditor:
     def _look_again(
         self, look: CopyComparison, share: KeySelection, candidates: DataFrame, first: Audit
     ) -> Audit:
-        highest = None
-        if self.cursor is not None:
-            data_type = self.table.schema[self.cursor].dataType
-            highest = self.copy.highest(look.rows, self.cursor, data_type)
+        highest = look.find_highest()
         found = materialize(self._explain(look, share, candidates, highest))
         rewritten = _find_rewritten(found, min(first.rows_source, first.rows_copy))
         found = _leave_out(found, [name for name, _ in rewritten])
@@ -166,7 +168,23 @@ class Auditor:
             rewritten=rewritten,
             examples=self._list_examples(wrong),
             highest=highest,
+            **self._measure_lag(found, highest),
         )
+
+    def _measure_lag(self, found: DataFrame, highest: str | None) -> dict[str, Any]:
+        """Returns how far the copy is behind: the attributes `behind`, `oldest` and `age`."""
+        type_ = self._cursor_field()
+        if highest is None or type_ is None:
+            return {}
+        at = f.col(_AT)
+        limit = f.lit(highest).cast(self.table.schema[type_.name].dataType)
+        age = f.lit(None).cast("double")
+        if type_.type.is_time:
+            oldest = f.min(at).cast("timestamp")
+            age = f.current_timestamp().cast("double") - oldest.cast("double")
+        newer = found.where((f.col(KIND) == LAG) & (at > limit))
+        [row] = newer.select(f.count(at), f.min(at).cast("string"), age).collect()
+        return {"behind": row[0], "oldest": row[1], "age": row[2], "max_lag": self.effort.max_lag}
 
     def _explain(
         self,
@@ -177,32 +195,34 @@ class Auditor:
     ) -> DataFrame:
         """Returns KIND, _AT, _DIFFERING and _KEY_TEXT of the keys that differed at the first look.
 
-        KIND is LAG if the difference is gone or may be due to lag.
+        KIND is LAG if the difference is gone or may be due to lag. Rows are left out if their
+        values are equal, although their checksums differ.
         """
         fields, contents = self.table.schema.names, look.contents
-        now = contents.hashes(share).select(KEY, f.col(CHECKSUM).alias(_NOW))
-        rows = contents.rows(share).select(
-            KEY, f.struct(*(f.col(quote_name(name)) for name in fields)).alias(_ROW)
+        rows = contents.hashed_rows(share).select(
+            KEY,
+            f.col(CHECKSUM).alias(_NOW),
+            f.struct(*(f.col(quote_name(name)) for name in fields)).alias(_ROW),
         )
         joined = (
-            candidates.withColumnRenamed(KIND, "_cq_first_kind")
-            .join(now, KEY, "left")
+            candidates.withColumnRenamed(KIND, _FIRST_KIND)
             .join(rows, KEY, "left")
             .join(look.copied_rows(share), KEY, "left")
         )
-        compared = [part.name for part in contents.checksum_columns]
+        differs = {
+            part.name: ~normalize(part, _field(_ROW, part.name)).eqNullSafe(
+                normalize(part, _field(VALUES, part.name))
+            )
+            for part in contents.checksum_columns
+        }
         differing = f.filter(
-            f.array(
-                *(
-                    f.when(~_field(_ROW, n).eqNullSafe(_field(VALUES, n)), f.lit(n))
-                    for n in compared
-                )
-            ),
+            f.array(*(f.when(differs[name], f.lit(name)) for name in differs)),
             lambda name: name.isNotNull(),
         )
         kind = find_kind(f.col(_NOW))
-        # Equal rows can have different checksums if they contain a time that only the database can
-        # format. A checksum of -1 marks a value that does not fit the source's type.
+        # Equal rows can have different checksums: the copy may store JSON in another form, and only
+        # the database can format some times. A checksum of -1 marks a value that does not fit the
+        # source's type.
         is_equal = (kind == STALE) & (f.size(differing) == 0) & (f.col(CHECKSUM) != -1)
         is_changed = ~f.col(SOURCE_CHECKSUM).eqNullSafe(f.col(_NOW))
         at = f.lit(None).cast("string")
@@ -211,7 +231,8 @@ class Auditor:
             at = f.coalesce(_field(_ROW, self.cursor), _field(VALUES, self.cursor))
             is_recent = self._is_recent(_field(_ROW, self.cursor), highest)
         verdict = (
-            f.when(kind.isNull() | is_equal | is_changed, f.lit(LAG))
+            f.when(is_equal & (f.col(_FIRST_KIND) == STALE), f.lit(None))
+            .when(kind.isNull() | is_equal | is_changed, f.lit(LAG))
             .when(kind.isin(LOST, STALE) & is_recent, f.lit(LAG))
             .otherwise(kind)
         )
@@ -221,7 +242,7 @@ class Auditor:
             at.alias(_AT),
             f.when(kind == STALE, differing).alias(_DIFFERING),
             f.concat_ws(", ", *texts).alias(_KEY_TEXT),
-        )
+        ).where(f.col(KIND).isNotNull())
 
     def _cursor_field(self) -> CursorField | None:
         if self.cursor is None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from operator import or_
 from typing import Any
 
@@ -20,7 +21,9 @@ from loader.error_report import did_you_mean
 from loader.errors import SpecError, sentence
 from loader.rows.version_order import quote_name
 from loader.sources.contents import CHECKSUM, KEY, Contents, KeySelection
+from loader.sources.file.read_errors import find_differing_types
 from loader.sources.interface import SourceTable
+from loader.sources.jdbc.contents import JdbcContents
 
 COPIES = "_cq_copies"
 """The column with the number of rows that the copy has for a key."""
@@ -28,7 +31,6 @@ COPIES = "_cq_copies"
 VALUES = "_cq_copied"
 """The column with the values of the copy's newest row, as a struct."""
 
-Open = Callable[[], AbstractContextManager[DataFrame]]
 _AIRBYTE_RAW = "_airbyte_data"
 _ANOTHER_TYPE = "the copy has a type that cannot be converted to the source's"
 _ORDER = "_cq_order"
@@ -36,6 +38,29 @@ _LOSSLESS = "_cq_lossless"
 _IS_GONE = "_cq_is_gone"
 _TIMES = (t.DateType, t.TimestampType, t.TimestampNTZType)
 _PRECISE = (t.NumericType, *_TIMES)
+
+
+@dataclass(frozen=True)
+class CopyRows:
+    """The rows of a copy at one moment.
+
+    Attributes:
+        read: returns the rows, which Spark reads.
+        find_contents: returns the rows with the checksums that the copy's database computes, if it
+            can. It takes the columns of the key. None if the copy is not in a database.
+    """
+
+    schema: t.StructType
+    read: Callable[[], DataFrame]
+    find_contents: Callable[[Sequence[str]], Contents] | None = None
+
+    @cached_property
+    def frame(self) -> DataFrame:
+        """The rows, which are read only if they are needed."""
+        return self.read()
+
+
+Open = Callable[[], AbstractContextManager[CopyRows]]
 
 
 @dataclass(frozen=True)
@@ -64,6 +89,7 @@ class CopiedTable:
     Attributes:
         open: yields the table's rows. Each call reads the table anew, and all actions on the rows
             of one call read the same version if the table's format permits it.
+        schema: the copy's columns.
         tool: the tool that loads the copy; empty if unknown.
         columns: maps the source's columns that can be compared to the copy's columns.
         not_compared: maps the source's other columns to the reason.
@@ -85,6 +111,27 @@ class CopiedTable:
         """Whether only the newest version of each key is compared."""
         return self.options.keeps_versions or self.preset.keeps_versions
 
+    def find_contents(self, rows: CopyRows, original: Contents) -> JdbcContents | None:
+        """Returns the copy's rows with the checksums that its database computes.
+
+        Returns None if only Spark can compare the rows: the copy is not in a database, it has old
+        versions of rows or rows that are flagged as deleted, or the types of a column have
+        different text formats.
+        """
+        preset = self.preset
+        flags = {*preset.superseded, *preset.current, *self._deleted}
+        is_filtered = bool(flags & {name.lower() for name in self.schema.names})
+        if rows.find_contents is None or self.keeps_versions or is_filtered:
+            return None
+        found = rows.find_contents([self.columns[part.name] for part in original.key])
+        if not isinstance(found, JdbcContents):
+            return None
+        return found.conform(original, self.columns)
+
+    @property
+    def _deleted(self) -> Sequence[str]:
+        return (self.options.deleted.lower(),) if self.options.deleted else self.preset.deleted
+
     def newest_rows(
         self,
         rows: DataFrame,
@@ -98,7 +145,7 @@ class CopiedTable:
         The checksum is -1 if a value does not fit the source's type.
 
         Args:
-            rows: the rows that :attr:`open` yields.
+            rows: the copy's rows. If they contain KEY and CHECKSUM, these are used.
             table: the columns to compare.
             cursor: the source's column that dates rows.
         """
@@ -130,19 +177,18 @@ class CopiedTable:
         rows = self._select(rows, contents, table, cursor)
         return rows.where(share.contains(f.col(KEY)) & ~f.col(_IS_GONE)).select(KEY, CHECKSUM)
 
-    def highest(self, rows: DataFrame, cursor: str, data_type: t.DataType) -> str | None:
-        """Returns the highest value of the cursor as text, or None.
+    def highest(
+        self, rows: DataFrame, cursor: str, data_type: t.DataType, until: dt.datetime
+    ) -> DataFrame:
+        """Returns the highest value of the cursor, in one row.
 
-        Times more than a day in the future are ignored, because they do not show how far the tool
-        has loaded. Within a day, clocks and time zones may differ.
+        Args:
+            until: a time in UTC. If the cursor is a time, later times are ignored.
         """
         value = convert(self.schema[self.columns[cursor]], data_type)
         if isinstance(data_type, _TIMES):
-            limit = f.expr("current_timestamp() + interval 1 day").cast(data_type)
-            value = f.when(value <= limit, value)
-        [row] = rows.select(f.max(value).cast("string")).collect()
-        highest: str | None = row[0]
-        return highest
+            value = f.when(value <= f.lit(str(until)).cast(data_type), value)
+        return rows.select(f.max(value))
 
     def _select(
         self, rows: DataFrame, contents: Contents, table: SourceTable, cursor: str | None
@@ -156,7 +202,6 @@ class CopiedTable:
         rows = rows.where(~flagged(self.preset.superseded))
         if set(self.preset.current) & set(spelling):
             rows = rows.where(flagged(self.preset.current))
-        deleted = (self.options.deleted.lower(),) if self.options.deleted else self.preset.deleted
         order = self.options.newest_by or self.preset.newest_by
         versions = [f.col(quote_name(spelling[n.lower()])) for n in order if n.lower() in spelling]
         if cursor is not None:
@@ -168,15 +213,18 @@ class CopiedTable:
             or_,
             (old.isNotNull() & new.isNull() for old, new in zip(originals, values, strict=True)),
         )
+        computed = [name for name in (KEY, CHECKSUM) if name in rows.columns]
         rows = rows.select(
             *(value.alias(field.name) for value, field in zip(values, fields, strict=True)),
             (~lost).alias(_LOSSLESS),
             f.struct(*(versions or [f.lit(1)])).alias(_ORDER),
-            flagged(deleted).alias(_IS_GONE),
+            flagged(self._deleted).alias(_IS_GONE),
+            *computed,
         )
+        checksum = f.when(f.col(_LOSSLESS), contents.row_checksum()).otherwise(f.lit(-1))
+        hashes = (contents.key_hash().alias(KEY), checksum.alias(CHECKSUM))
         return rows.select(
-            contents.key_hash().alias(KEY),
-            f.when(f.col(_LOSSLESS), contents.row_checksum()).otherwise(f.lit(-1)).alias(CHECKSUM),
+            *(computed or hashes),
             f.struct(*(f.col(quote_name(field.name)) for field in fields)).alias(VALUES),
             _ORDER,
             _IS_GONE,
@@ -196,10 +244,11 @@ def convert(copied: t.StructField, data_type: t.DataType) -> Column:
     return f.expr(value)
 
 
-def _can_convert(rows: DataFrame, name: str, data_type: t.DataType) -> bool:
+def _can_convert(copied: t.StructField, data_type: t.DataType) -> bool:
     """Returns whether a column's values can be converted to a type at all."""
+    rows = SparkSession.active().createDataFrame([], t.StructType([copied]))
     try:
-        rows.select(convert(rows.schema[name], data_type)).schema  # noqa: B018 - analyses it
+        rows.select(convert(copied, data_type)).schema  # noqa: B018 - analyses it
     except AnalysisException:
         return False
     return True
@@ -244,12 +293,11 @@ def open_copy(
                     f"Its columns: {', '.join(schema.names)}".strip(),
                 )
     flags = {options.deleted.lower()} if options.deleted else set()
-    with open_rows() as rows:
-        comparable = {
-            original: column
-            for original, column in columns.items()
-            if original not in ignored and _can_convert(rows, column, source[original].dataType)
-        }
+    comparable = {
+        original: column
+        for original, column in columns.items()
+        if original not in ignored and _can_convert(schema[column], source[original].dataType)
+    }
     not_compared = {
         column: _ANOTHER_TYPE if column in columns else "the copy lacks it"
         for column in source.names
@@ -273,14 +321,12 @@ def _expand_json(open_rows: Open, source: t.StructType) -> Open:
     texts = t.StructType([t.StructField(name, t.StringType()) for name in source.names])
 
     @contextmanager
-    def open_expanded() -> Iterator[DataFrame]:
+    def open_expanded() -> Iterator[CopyRows]:
         with open_rows() as rows:
             parsed = f.from_json(f.col(_AIRBYTE_RAW).cast("string"), texts)
-            yield (
-                rows.select("*", parsed.alias("_cq_parsed"))
-                .select("*", "_cq_parsed.*")
-                .drop("_cq_parsed")
-            )
+            frame = rows.frame.select("*", parsed.alias("_cq_parsed"))
+            frame = frame.select("*", "_cq_parsed.*").drop("_cq_parsed")
+            yield CopyRows(frame.schema, lambda: frame)
 
     return open_expanded
 
@@ -325,13 +371,18 @@ def find_spark_table(spark: SparkSession, name: str) -> Open:
     """
     format_ = _find_format(spark, name) if "/" in name else ""
 
-    def read() -> DataFrame:
+    def read() -> CopyRows:
         try:
             if format_:
-                return spark.read.format(format_).load(name)
-            spark.catalog.refreshTable(name)
-            return spark.table(name)
+                # Tools add columns to later files. Other formats ignore the option.
+                frame = spark.read.format(format_).option("mergeSchema", "true").load(name)
+            else:
+                spark.catalog.refreshTable(name)
+                frame = spark.table(name)
+            return CopyRows(frame.schema, lambda: frame)
         except Exception as error:
+            if format_ == "parquet":
+                raise _explain_parquet_error(name, error) from error
             raise SpecError(
                 f"it cannot be read: {sentence(error)}",
                 where=f"table {name}",
@@ -339,6 +390,27 @@ def find_spark_table(spark: SparkSession, name: str) -> Open:
             ) from error
 
     return lambda: nullcontext(read())
+
+
+def _explain_parquet_error(path: str, error: Exception) -> SpecError:
+    types = find_differing_types(error)
+    if types is not None:
+        return SpecError(
+            f"its Parquet files have different types for {types}",
+            where=f"path {path}",
+            remedy="Write all files with one type, or leave the column out of the files",
+        )
+    if "UNABLE_TO_INFER_SCHEMA" in str(error):
+        return SpecError(
+            "it has no Parquet files, and neither _delta_log (Delta) nor metadata (Iceberg)",
+            where=f"path {path}",
+            remedy="Write the folder that contains the table's files",
+        )
+    return SpecError(
+        f"it cannot be read as Parquet: {sentence(error)}",
+        where=f"path {path}",
+        remedy="Write the folder that contains the table's files: Parquet, Delta or Iceberg",
+    )
 
 
 def _suggest_remedy(format_: str) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import dataclass
+from functools import cached_property
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from loader.audit.copied_table import COPIES, CopiedTable
+from loader.audit.copied_table import COPIES, CopiedTable, CopyRows
 from loader.audit.findings import DOUBLED, EXTRA, LOST, STALE
 from loader.reconcile.comparison import Bucket, find_smallest_share, parts_per_bucket
 from loader.sources.contents import (
@@ -21,6 +23,7 @@ from loader.sources.contents import (
     sum_buckets,
 )
 from loader.sources.interface import SourceTable
+from loader.sources.jdbc.contents import JdbcContents
 
 KIND = "_cq_kind"
 SOURCE_CHECKSUM = "_cq_source_checksum"
@@ -33,16 +36,21 @@ class CopyComparison:
 
     Attributes:
         contents: the source's rows.
-        rows: the copy's rows, as :attr:`CopiedTable.open` yields them.
+        rows: the copy's rows.
         table: the columns that are compared.
         cursor: the source's column that dates rows; None if there is none.
     """
 
     contents: Contents
-    rows: DataFrame
+    rows: CopyRows
     copy: CopiedTable
     table: SourceTable
     cursor: str | None
+
+    @cached_property
+    def computed(self) -> JdbcContents | None:
+        """The copy's rows, if its database computes checksums; None if Spark computes them."""
+        return self.copy.find_contents(self.rows, self.contents)
 
     def compare_buckets(
         self, selected: KeySelection
@@ -54,14 +62,19 @@ class CopyComparison:
             differences. The set is None if nothing differs.
         """
         of = selected.of
-        parts = parts_per_bucket(self.rows.count(), of)
+        if self.computed is not None:
+            parts = parts_per_bucket(self.computed.count(), of)
+            copied = self.computed.sums(selected, parts)
+        else:
+            parts = parts_per_bucket(self.rows.frame.count(), of)
+            hashes = self.copy.hashes(
+                self.rows.frame, self.contents, self.table, self.cursor, selected
+            )
+            copied = sum_buckets(hashes, of * parts)
         source = self.contents.sums(selected, parts)
-        copied = self.copy.hashes(self.rows, self.contents, self.table, self.cursor, selected)
         names = (COUNT, CHECKSUM)
         joined = source.select(BUCKET, *(f.col(n).alias(f"source{n}") for n in names)).join(
-            sum_buckets(copied, of * parts).select(
-                BUCKET, *(f.col(n).alias(f"copy{n}") for n in names)
-            ),
+            copied.select(BUCKET, *(f.col(n).alias(f"copy{n}") for n in names)),
             BUCKET,
             "full_outer",
         )
@@ -90,16 +103,44 @@ class CopyComparison:
 
     def copied_rows(self, share: KeySelection) -> DataFrame:
         """Returns the copy's newest rows; see :meth:`CopiedTable.newest_rows`."""
-        return self.copy.newest_rows(self.rows, self.contents, self.table, self.cursor, share)
+        if self.computed is not None:
+            self.computed.check_storable(KeySelection(1))
+            rows = self.computed.hashed_rows(share)
+        else:
+            rows = self.rows.frame
+        return self.copy.newest_rows(rows, self.contents, self.table, self.cursor, share)
 
     def compare_keys(self, share: KeySelection) -> DataFrame:
         """Returns KEY, KIND and SOURCE_CHECKSUM of the keys that differ."""
         source = self.contents.hashes(share).where(WANTED)
+        if self.computed is not None:
+            counted = (f.max(CHECKSUM).alias(CHECKSUM), f.count(f.lit(1)).alias(COPIES))
+            copied = self.computed.hashes(share).groupBy(KEY).agg(*counted)
+        else:
+            copied = self.copied_rows(share)
         joined = source.select(KEY, f.col(CHECKSUM).alias(SOURCE_CHECKSUM)).join(
-            self.copied_rows(share), KEY, "full_outer"
+            copied, KEY, "full_outer"
         )
         kind = find_kind(f.col(SOURCE_CHECKSUM))
         return joined.select(KEY, kind.alias(KIND), SOURCE_CHECKSUM).where(f.col(KIND).isNotNull())
+
+    def find_highest(self) -> str | None:
+        """Returns the highest cursor in the copy as text, or None.
+
+        Times more than a day in the future are ignored, because they do not show how far the tool
+        has loaded. Within a day, clocks and time zones may differ.
+        """
+        if self.cursor is None:
+            return None
+        data_type = self.table.schema[self.cursor].dataType
+        until = dt.datetime.now(dt.timezone.utc).replace(tzinfo=None) + dt.timedelta(days=1)
+        found = None if self.computed is None else self.computed.highest(self.cursor, until)
+        if found is None:
+            found = self.copy.highest(self.rows.frame, self.cursor, data_type, until)
+        text = f.col("highest").cast(data_type).cast("string")
+        [row] = found.toDF("highest").select(text).collect()
+        highest: str | None = row[0]
+        return highest
 
 
 def find_kind(source: Column) -> Column:

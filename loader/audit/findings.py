@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from loader.formatting import format_count
+from loader.formatting import format_count, format_duration
 
 LOST = "lost"
 """The source has the row, and the copy does not."""
@@ -67,6 +67,11 @@ class Audit:
         not_compared: the columns that were not compared, each with the reason.
         additional: columns of the copy that the source does not have.
         highest: the copy's highest cursor; None if unknown.
+        behind: the number of rows whose cursor is above the copy's highest, and that the copy lacks
+            or has with older values.
+        oldest: the lowest cursor of these rows; None if there are none.
+        age: the age of this row in seconds; None if the cursor is not a time.
+        max_lag: the age in seconds from which on the copy counts as stopped.
         seconds: how long the two comparisons took, without the pause between them.
     """
 
@@ -88,6 +93,10 @@ class Audit:
     not_compared: Mapping[str, str] = field(default_factory=dict)
     additional: tuple[str, ...] = ()
     highest: str | None = None
+    behind: int = 0
+    oldest: str | None = None
+    age: float | None = None
+    max_lag: float = 0.0
     seconds: float = 0.0
 
     @property
@@ -98,7 +107,12 @@ class Audit:
     @property
     def is_equal(self) -> bool:
         """Returns whether nothing differs except what lag explains."""
-        return not self.differences and not self.rewritten
+        return not self.differences and not self.rewritten and not self.has_stopped
+
+    @property
+    def has_stopped(self) -> bool:
+        """Returns whether the copy lacks a row that is older than the lag allows."""
+        return self.age is not None and self.age > self.max_lag
 
     @property
     def sentence(self) -> str:
@@ -112,25 +126,36 @@ class Audit:
         if not self.rows_copy and self.rows_source:
             return f"{self.copy} is empty."
         found = [(kind, self.counts[kind]) for kind in KINDS if self.counts.get(kind)]
+        newer = ""
+        if self.behind:
+            newer = (
+                f" It has not been loaded since {self.cursor} {self.highest}: "
+                f"{format_count(self.behind, 'row')} of {self.source} "
+                f"{'is' if self.behind == 1 else 'are'} newer."
+            )
         if not found:
             rest = " except in the columns named above" if self.rewritten else ""
-            return f"{self.copy} has the same rows as {self.source}{rest}{within}."
+            older = "older " if self.behind else ""
+            return f"{self.copy} has the {older}rows of {self.source}{rest}{within}.{newer}"
         (kind, count), *others = found
         listed = [
             f"{format_count(count, 'row')} {kind}",
             *(f"{n:,} {other}" for other, n in others),
         ]
-        return f"{self.copy} differs from {self.source}: {', '.join(listed)}{within}."
+        return f"{self.copy} differs from {self.source}: {', '.join(listed)}{within}.{newer}"
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences about what the result does not count, and about what to try."""
         notes = []
-        if self.lag:
-            newest = ""
-            if self.highest is not None:
-                newest = f": the newest {self.cursor} of {self.copy} is {self.highest}"
-            notes.append(f"{format_count(self.lag, 'difference')} may be lag{newest}.")
+        if self.lag > self.behind:
+            notes.append(f"{format_count(self.lag - self.behind, 'difference')} may be lag.")
+        if self.has_stopped:
+            notes.append(
+                f"The oldest row that {self.copy} has not loaded is from {self.oldest}, "
+                f"{format_duration(self.age or 0)} ago: more than --max-lag, "
+                f"{format_duration(self.max_lag)}."
+            )
         for name, rows in self.rewritten:
             notes.append(
                 f"Column {name} differs in {format_count(rows, 'row')}, which is almost all: "
@@ -178,6 +203,8 @@ class Audit:
             "key": list(self.key),
             "cursor": self.cursor,
             "highest_cursor": self.highest,
+            "behind": self.behind,
+            "behind_since": self.oldest,
             "days": [{"day": day, **counts} for day, counts in self.days],
             "columns": dict(self.columns),
             "rewritten": dict(self.rewritten),

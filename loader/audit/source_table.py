@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from pyspark.sql import DataFrame, SparkSession
 
-from loader.audit.copied_table import CopiedTable, Open
+from loader.audit.copied_table import CopiedTable, CopyRows, Open
 from loader.error_report import did_you_mean
 from loader.errors import SpecError
 from loader.names import is_wildcard
@@ -144,9 +144,18 @@ def open_database_copy(spark: SparkSession, source: Source, table: SourceTable) 
     """Returns a function that opens a copy in a database."""
 
     @contextmanager
-    def open_rows() -> Iterator[DataFrame]:
+    def open_rows() -> Iterator[CopyRows]:
+        window = Window()
         with source.snapshot([table]) as snapshot:
-            window = Window()
-            yield snapshot.read(spark, table, window, snapshot.bounds(table, window))
+
+            def read() -> DataFrame:
+                return snapshot.read(spark, table, window, snapshot.bounds(table, window))
+
+            yield CopyRows(
+                table.schema,
+                read,
+                # Every row has a checksum, even if a key has several rows.
+                lambda key: snapshot.contents(spark, table, key, window, unique=True),
+            )
 
     return open_rows

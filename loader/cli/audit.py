@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -99,6 +100,14 @@ def _read_pause(ctx: click.Context, param: click.Parameter, value: str) -> float
     "lag.",
 )
 @click.option(
+    "--max-lag",
+    default="1d",
+    show_default=True,
+    metavar="TIME",
+    callback=_read_pause,
+    help="Exit with 1 if COPY lacks a row that is newer than its newest row, but older than this.",
+)
+@click.option(
     "--examples",
     type=click.IntRange(0),
     default=10,
@@ -188,6 +197,7 @@ class _Request:
     buckets: int
     pause: float
     grace: float
+    max_lag: float
     examples: int
 
 
@@ -245,43 +255,52 @@ def _run(output: Output, spec: Spec, spark: SparkSession, request: _Request) -> 
         select_columns,
     )
 
-    def open_source(
-        number: int, table: str = "", options: dict[str, object] | None = None
-    ) -> Source:
-        document = spec.sources[number]
-        return _open_source(spec, document, spark, {table: options} if options else {})
+    with ExitStack() as opened:
 
-    source = open_source(0)
-    with source.reuse_connections(keep=4):
+        def open_source(
+            number: int, table: str = "", options: dict[str, object] | None = None
+        ) -> Source:
+            document = spec.sources[number]
+            source = _open_source(spec, document, spark, {table: options} if options else {})
+            opened.enter_context(source.reuse_connections(keep=4))
+            return source
+
+        source = open_source(0)
         ref = find_table(source, request.table, "SOURCE_TABLE")
         described = source.describe(ref)
-    ignored = [find_column(described, name, "--ignore") for name in request.ignore]
-    if len(spec.sources) > 1:
-        database = open_source(1)
-        copied = database.describe(find_table(database, request.copy, "COPY"))
-        open_rows = open_database_copy(spark, database, copied)
-    else:
-        open_rows = find_spark_table(spark, request.copy)
-    copy = open_copy(request.copy, open_rows, described.schema, request.copy_options, ignored)
-    key = choose_key(described, copy, request.key)
-    cursor = choose_cursor(described, copy, request.cursor)
-    selected, table = select_columns(
-        lambda options: open_source(0, ref.name, options), ref, [*copy.columns], key
-    )
-    effort = Effort(request.buckets, request.share, request.pause, request.grace, request.examples)
-    is_unique = set(described.primary_key) <= set(key) and bool(described.primary_key)
-    auditor = Auditor(
-        spark,
-        selected,
-        table,
-        key,
-        is_unique,
-        cursor,
-        copy,
-        effort,
-        lambda step: output.event("progress", f"{step} …", step=step),
-    )
-    with selected.reuse_connections(keep=4):
+        ignored = [find_column(described, name, "--ignore") for name in request.ignore]
+        if len(spec.sources) > 1:
+            database = open_source(1)
+            copied = database.describe(find_table(database, request.copy, "COPY"))
+            open_rows = open_database_copy(spark, database, copied)
+        else:
+            open_rows = find_spark_table(spark, request.copy)
+        copy = open_copy(request.copy, open_rows, described.schema, request.copy_options, ignored)
+        key = choose_key(described, copy, request.key)
+        cursor = choose_cursor(described, copy, request.cursor)
+        selected, table = select_columns(
+            lambda options: open_source(0, ref.name, options), ref, [*copy.columns], key
+        )
+        effort = Effort(
+            request.buckets,
+            request.share,
+            request.pause,
+            request.grace,
+            request.max_lag,
+            request.examples,
+        )
+        is_unique = set(described.primary_key) <= set(key) and bool(described.primary_key)
+        auditor = Auditor(
+            spark,
+            selected,
+            table,
+            key,
+            is_unique,
+            cursor,
+            copy,
+            effort,
+            lambda step: output.event("progress", f"{step} …", step=step),
+        )
         return auditor.run()
 
 

@@ -51,11 +51,16 @@ class TextFormat(enum.Enum):
 
 @dataclass(frozen=True)
 class HashedColumn:
-    """A column that is hashed, with its name and type in Spark."""
+    """A column to compare: its name and type in Spark, and its text format.
+
+    Attributes:
+        stored: the database's name of the column's type; empty if there is no database.
+    """
 
     name: str
     type: t.DataType
     form: TextFormat
+    stored: str = ""
 
     @property
     def scale(self) -> int:

@@ -113,6 +113,10 @@ class Contents(ABC):
     def rows(self, share: KeySelection) -> DataFrame:
         """Reads at least the selected rows, and adds the column KEY."""
 
+    def hashed_rows(self, share: KeySelection) -> DataFrame:
+        """Reads the selected rows, and possibly others. Adds the columns KEY and CHECKSUM."""
+        return self.rows(share).withColumn(CHECKSUM, self.row_checksum())
+
     def check_storable(self, share: KeySelection) -> None:
         """Raises a TableError if the lake cannot store a value in the selected rows."""
         del share  # the values are checked when the rows are read

@@ -51,10 +51,10 @@ def explain_read_error(
             reason = _find_reason(spark, native)
             if reason is not None:
                 return TableError(reason.what, where=where, remedy=reason.remedy)
-    unlike = _UNLIKE.search(str(error))
+    unlike = find_differing_types(error)
     if unlike is not None:
         return TableError(
-            f"its files have different types for {_name_differing_columns(*unlike.groups())}",
+            f"its files have different types for {unlike}",
             where=where,
             remedy="Declare the table's `column_types` with types for the values of all files, or "
             "write the columns with one type",
@@ -79,7 +79,12 @@ def explain_read_error(
     return TableError(what, where=f"{where} ({native.path})", remedy=remedy)
 
 
-def _name_differing_columns(left: str, right: str) -> str:
+def find_differing_types(error: BaseException) -> str | None:
+    """Lists the columns whose types differ between files. Returns None for other errors."""
+    unlike = _UNLIKE.search(str(error))
+    if unlike is None:
+        return None
+    left, right = unlike.groups()
     first, second = (
         {c.name: c.dataType for c in schema.fields}
         for schema in map(_parse_datatype_string, (left, right))

@@ -8,29 +8,37 @@ A sync uses a digest to detect whether the rows of a window have changed.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as f
 from pyspark.sql import types as t
-from pyspark.sql.types import StringType
 
 from loader.sources.checksum import BETWEEN, DIGITS, NULL, HashedColumn, TextFormat, text_format
-from loader.sources.contents import BUCKET, CHECKSUM, COUNT, KEY, WANTED, Contents, KeySelection
 from loader.sources.interface import Digest
 from loader.sources.jdbc.connections import Connection
 from loader.sources.jdbc.dialect import Dialect
 from loader.sources.jdbc.mysql_dialect import MySQL
-from loader.sources.jdbc.postgresql.continuity import XMIN
 from loader.sources.jdbc.postgresql_dialect import PostgreSQL
 
-if TYPE_CHECKING:
-    from loader.sources.interface import SourceTable
-    from loader.sources.jdbc.connections import Connection
-    from loader.sources.jdbc.metadata import NativeColumns
-
 _ARGUMENTS = 50  # PostgreSQL's functions take at most 100 arguments
+_MOST_DECIMALS = 30  # in MySQL
+_NUMBERS = {TextFormat.INTEGER, TextFormat.DECIMAL}
+_UNDECLARED = t.DecimalType(38, 18)
+"""The type that a decimal without a declared scale has in Spark."""
+
+
+class ConformedColumn(NamedTuple):
+    """A column of a copy whose text equals that of the original's column if the values are equal.
+
+    Attributes:
+        part: the column, with the original's name.
+        sql: SQL for the value.
+        inexact: an SQL condition that is true if `sql` rounds the value; empty if it never does.
+    """
+
+    part: HashedColumn
+    sql: str
+    inexact: str = ""
 
 
 class Checksum(ABC):
@@ -41,7 +49,11 @@ class Checksum(ABC):
 
     @abstractmethod
     def types(self, space: str, table: str) -> str:
-        """Returns a query for the name, type name and kind of type of a table's columns."""
+        """Returns a query for the columns of a table.
+
+        It selects the name of each column, the name and the kind of its type, and the type as the
+        database's users write it.
+        """
 
     @abstractmethod
     def form(self, type_: str, kind: str, data_type: t.DataType) -> TextFormat | None:
@@ -54,6 +66,33 @@ class Checksum(ABC):
     @abstractmethod
     def text(self, part: HashedColumn, column: str) -> str:
         """Returns SQL that formats the value of an SQL expression as a string; null stays null."""
+
+    @abstractmethod
+    def decimal(self, column: str, scale: int) -> str:
+        """Returns SQL that rounds an integer or a decimal to a decimal with a scale."""
+
+    def conform(
+        self, original: HashedColumn, copied: HashedColumn, column: str
+    ) -> ConformedColumn | None:
+        """Returns a column of a copy so that its text can be compared with the original's text.
+
+        Returns None if the two types have different texts for equal values.
+
+        Args:
+            column: SQL for the value in the copy.
+        """
+        forms = {original.form, copied.form}
+        if forms <= _NUMBERS and TextFormat.DECIMAL in forms:
+            if original.type == copied.type != _UNDECLARED:
+                return ConformedColumn(original, column)
+            if original.scale > _MOST_DECIMALS:
+                return None
+            rounded = self.decimal(column, original.scale)
+            part = HashedColumn(original.name, original.type, TextFormat.DECIMAL)
+            return ConformedColumn(part, rounded, f"{column} <> {rounded}")
+        if len(forms) == 1 or forms == {TextFormat.INTEGER, TextFormat.BOOLEAN}:
+            return ConformedColumn(HashedColumn(original.name, copied.type, copied.form), column)
+        return None
 
     @abstractmethod
     def hash(self, texts: Sequence[str]) -> str:
@@ -93,7 +132,8 @@ class PostgreSQLChecksum(Checksum):
             select
                 a.attname,
                 coalesce(base.typname, own.typname),
-                coalesce(base.typtype, own.typtype)
+                coalesce(base.typtype, own.typtype),
+                pg_catalog.format_type(coalesce(base.oid, own.oid), null)
             from pg_catalog.pg_attribute as a
             join pg_catalog.pg_class as c on c.oid = a.attrelid
             join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
@@ -128,6 +168,9 @@ class PostgreSQLChecksum(Checksum):
         if part.form is TextFormat.TEXT:
             return f"char_length(({column})::text) || ':' || ({column})::text"
         return f"({column})::text"
+
+    def decimal(self, column: str, scale: int) -> str:
+        return f"round(({column})::numeric, {scale})"
 
     def hash(self, texts: Sequence[str]) -> str:
         parts = [f"coalesce({text}, chr({NULL}))" for text in texts]
@@ -166,7 +209,7 @@ class MySQLChecksum(Checksum):
 
     def types(self, space: str, table: str) -> str:
         return f"""
-            select column_name, lower(data_type), ''
+            select column_name, lower(data_type), '', lower(data_type)
             from information_schema.columns
             where table_schema = {self.dialect.text(space)}
                 and table_name = {self.dialect.text(table)}
@@ -201,6 +244,9 @@ class MySQLChecksum(Checksum):
             return f"concat(char_length({value}), ':', {value})"
         return f"cast({column} + 0 as char)"
 
+    def decimal(self, column: str, scale: int) -> str:
+        return f"cast({column} as decimal(65, {scale}))"
+
     def hash(self, texts: Sequence[str]) -> str:
         parts = ", ".join(f"coalesce({text}, char({NULL} using utf8mb4))" for text in texts)
         return f"md5(concat_ws(char({BETWEEN} using utf8mb4), {parts}))"
@@ -222,129 +268,6 @@ def choose_checksum(dialect: Dialect) -> Checksum | None:
 def _match_form(form: TextFormat | None, data_type: t.DataType) -> TextFormat | None:
     """Returns the format, or None if Spark uses another format for the type."""
     return form if form is text_format(data_type) else None
-
-
-Query = Callable[[str], DataFrame]
-Read = Callable[[str, str], DataFrame]
-Judge = Callable[[str], object]
-
-
-class JdbcContents(Contents):
-    """The contents of a table with unique keys in PostgreSQL, MariaDB or MySQL.
-
-    The database computes the sums and hashes, and sends rows only from buckets that differ.
-
-    Args:
-        relation: the table or a subquery of its rows, for the FROM clause.
-        wanted: an SQL condition for the rows that the spec loads; empty if it loads all rows.
-        columns: SQL for each column, keyed by its name in Spark.
-        parts: the columns that a row's checksum includes.
-        query: runs a query in Spark.
-        read: reads the rows that match a WHERE clause. Adds a column KEY for an SQL expression.
-        judge: raises a TableError if rows that match a WHERE clause have values that the lake
-            cannot store exactly.
-    """
-
-    def __init__(
-        self,
-        checksum: Checksum,
-        relation: str,
-        wanted: str,
-        columns: Mapping[str, str],
-        key: Sequence[HashedColumn],
-        parts: Sequence[HashedColumn],
-        left_out: Sequence[str],
-        query: Query,
-        read: Read,
-        judge: Judge,
-    ) -> None:
-        super().__init__(key, parts, left_out)
-        self._sql = checksum
-        self._relation = relation
-        self._wanted = wanted
-        self._columns = columns
-        self._query = query
-        self._read = read
-        self._judge = judge
-
-    def sums(self, share: KeySelection, parts: int) -> DataFrame:
-        number = self._sql.number(self._hash(self.checksum_columns))
-        numbered = (
-            f"select {self._bucket(share.of * parts)} as b, {number} as n "
-            f"from {self._relation}{_join_conditions(self._holds(share), self._wanted)}"
-        )
-        summed = (
-            f"select b, count(*) as c, {self._sql.total('n')} as t "
-            f"from ({numbered}) numbered group by b"
-        )
-        return self._query(summed).select(
-            f.col("b").cast("bigint").alias(BUCKET),
-            f.col("c").cast("bigint").alias(COUNT),
-            f.col("t").cast("string").alias(CHECKSUM),
-        )
-
-    def hashes(self, share: KeySelection) -> DataFrame:
-        is_wanted = f"case when {self._wanted} then 1 else 0 end" if self._wanted else "1"
-        hashed = (
-            f"select {self._hash(self.key)} as k, "
-            f"{self._sql.number(self._hash(self.checksum_columns))} as n, "
-            f"{is_wanted} as w from {self._relation}{_join_conditions(self._holds(share))}"
-        )
-        return self._query(hashed).select(
-            f.col("k").alias(KEY),
-            f.col("n").cast("bigint").alias(CHECKSUM),
-            (f.col("w") == 1).alias(WANTED),
-        )
-
-    def rows(self, share: KeySelection) -> DataFrame:
-        return self._read(_join_conditions(self._holds(share)), self._hash(self.key))
-
-    def check_storable(self, share: KeySelection) -> None:
-        self._judge(_join_conditions(self._holds(share), self._wanted))
-
-    def _hash(self, parts: Sequence[HashedColumn]) -> str:
-        return self._sql.hash([self._sql.text(part, self._columns[part.name]) for part in parts])
-
-    def _bucket(self, of: int) -> str:
-        return f"mod({self._sql.number(self._hash(self.key))}, {of})"
-
-    def _holds(self, share: KeySelection) -> str:
-        if share.keys is not None:
-            # Hexadecimal digits need no escaping.
-            return f"{self._hash(self.key)} in ({', '.join(map(repr, share.keys))})"
-        if share.buckets is None:
-            return ""
-        return f"{self._bucket(share.of)} in ({', '.join(map(str, share.buckets))})"
-
-
-def list_comparable(
-    checksum: Checksum, connection: Connection, table: SourceTable
-) -> tuple[list[HashedColumn], list[str]]:
-    """Returns the columns that checksums include, and the excluded columns as ``name (type)``."""
-    native: NativeColumns = table.ref.native
-    space = (native.catalog if checksum.dialect.uses_catalogs else native.schema) or ""
-    types = {
-        name: (type_ or "", kind or "")
-        for name, type_, kind in connection.rows(checksum.types(space, native.table))
-    }
-    parts, left_out = [], []
-    for index, (name, column) in enumerate(zip(native.columns, table.schema.fields, strict=True)):
-        if native.has_xmin and name == XMIN:
-            continue  # a row's transaction id is not part of its contents
-        type_, kind = types.get(name, ("", ""))
-        form = checksum.form(type_, kind, column.dataType)
-        if index in native.as_texts and isinstance(column.dataType, StringType):
-            form = TextFormat.TEXT
-        if form is not None:
-            parts.append(HashedColumn(column.name, column.dataType, form))
-        else:
-            left_out.append(f"{column.name} ({type_ or column.dataType.simpleString()})")
-    return parts, left_out
-
-
-def _join_conditions(*conditions: str) -> str:
-    nonempty = [f"({condition})" for condition in conditions if condition]
-    return f" where {' and '.join(nonempty)}" if nonempty else ""
 
 
 MAX_DIGEST_ROWS = 1_000_000

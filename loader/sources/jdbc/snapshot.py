@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
+from types import MappingProxyType
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
@@ -16,7 +17,7 @@ from loader.errors import TableError
 from loader.rows.clock_slack import describe_times, lower_window
 from loader.rows.cursor import Cursor, CursorType
 from loader.rows.version_order import quote_name
-from loader.sources.contents import KEY, Contents
+from loader.sources.contents import Contents
 from loader.sources.interface import (
     Bounds,
     CursorField,
@@ -26,14 +27,10 @@ from loader.sources.interface import (
     Window,
     parse_bound,
 )
-from loader.sources.jdbc.checksum_sql import (
-    JdbcContents,
-    choose_checksum,
-    list_comparable,
-    read_digest,
-)
+from loader.sources.jdbc.checksum_sql import choose_checksum, read_digest
 from loader.sources.jdbc.column_sql import ColumnSql, add_condition, build_where
 from loader.sources.jdbc.connections import Connection, ConnectionPool
+from loader.sources.jdbc.contents import JdbcContents, list_comparable
 from loader.sources.jdbc.database import Database
 from loader.sources.jdbc.late_commits_interface import LateCommits
 from loader.sources.jdbc.metadata import ColumnLayout, read_layout
@@ -396,8 +393,8 @@ class JdbcSnapshot(ColumnSql, Snapshot):
                     parts,
                     left_out,
                     lambda sql: self._read(spark, table, f"({sql}) strandline"),
-                    lambda where, hashed: self._select_rows(
-                        spark, table, where, self._fetch_size(table), key=hashed
+                    lambda where, added: self._select_rows(
+                        spark, table, where, self._fetch_size(table), added=added
                     ),
                     lambda where: self.refuse_lossy_values(table, where),
                 )
@@ -439,14 +436,15 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         fetch_size: int,
         division: RangeSplit = RangeSplit(),  # noqa: B008 - it is frozen
         cursor: CursorField | None = None,
-        key: str = "",
+        added: Mapping[str, str] = MappingProxyType({}),
     ) -> DataFrame:
         source, native = self.source, table.ref.native
         columns = ", ".join(
             f"{shown} as {self.alias(native, i)}"
             for i, shown in enumerate(self._list_expressions(table, cursor))
         )
-        columns += f", {key} as {self.dialect.quote(KEY)}" if key else ""
+        for name, sql in added.items():
+            columns += f", {sql} as {self.dialect.quote(name)}"
         columns += f", {division.column}" if division.column else ""
         types = {self._alias_name(native, native.columns.index(n)): k for n, k in native.types}
         instants = self._instants(table)
@@ -459,7 +457,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             raise translate_jdbc_error(error, f"table {source.name}.{table.ref.name}") from error
         if division.column:
             frame = frame.drop(ROW_POSITION)
-        return restore_columns(frame, table.schema, native.as_texts, [KEY] if key else [])
+        return restore_columns(frame, table.schema, native.as_texts, [*added])
 
     def _read(
         self,

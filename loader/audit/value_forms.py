@@ -1,0 +1,28 @@
+"""Compares values that tools store in another text form than the source: JSON and times of day."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column
+from pyspark.sql import functions as f
+
+from loader.sources.checksum import HashedColumn
+
+_JSON = ("json", "jsonb")
+_TIMES = ("time", "timetz")
+
+
+def normalize(part: HashedColumn, value: Column) -> Column:
+    """Returns a value in a form that does not depend on the tool that has stored it.
+
+    A value of JSON or a time of day is a string in Spark. A tool may store the same JSON with other
+    spaces, and the same time without zeros at its end. All other values are returned unchanged.
+    """
+    if part.stored in _JSON:
+        return f.coalesce(f.get_json_object(value, "$"), value)
+    if part.stored in _TIMES:
+        value = f.regexp_replace(value, r"^(\d\d:\d\d)(?=$|[-+Z])", "$1:00")
+        value = f.regexp_replace(value, r"(\.\d*?)0+(?=$|[-+Z])", "$1")
+        value = f.regexp_replace(value, r"\.(?=$|[-+Z])", "")
+        value = f.regexp_replace(value, "Z$", "+00")
+        return f.regexp_replace(value, r"([-+]\d\d):?00$", "$1")
+    return value
