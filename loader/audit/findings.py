@@ -128,11 +128,10 @@ class Audit:
         found = [(kind, self.counts[kind]) for kind in KINDS if self.counts.get(kind)]
         newer = ""
         if self.behind:
-            newer = (
-                f" It has not been loaded since {self.cursor} {self.highest}: "
-                f"{format_count(self.behind, 'row')} of {self.source} "
-                f"{'is' if self.behind == 1 else 'are'} newer."
-            )
+            is_time = self.age is not None
+            end = "has not been loaded since" if is_time else f"ends at {self.cursor}"
+            rows = format_count(self.behind, "row")
+            newer = f" It {end} {self.highest}, and is {rows} behind."
         if not found:
             rest = " except in the columns named above" if self.rewritten else ""
             older = "older " if self.behind else ""

@@ -189,6 +189,58 @@ def test_a_column_that_differs_everywhere_may_have_another_form(shop: Shop) -> N
     assert shop.audit(copy, "--grace", "0", "--ignore", "note")["rewritten"] == {}
 
 
+def test_json_and_times_of_day_are_compared_by_value(shop: Shop) -> None:
+    shop.database.execute(
+        "create table plans (id int primary key, body jsonb, draft json, begins time, ends timetz, "
+        "tags text[], ratio float8)",
+        """insert into plans select i, '{"a": [1, 2.50], "ä": null}', '{ "z":1, "b":"\\u00e9" }',
+        '08:30', '17:00:00.250+01', '{a}', 0.5 from generate_series(1, 30) i""",
+        "update plans set body = null, draft = '[]', begins = '08:30:00.5' where id > 12",
+    )
+    # Fewer than nine of ten rows have another form.
+    forms = [
+        (i, '{"a":[1,2.50],"ä":null}', '{"z": 1, "b": "é"}', "08:30:00", "17:00:00.25+01:00")
+        if i <= 12
+        else (i, None, " []", "08:30:00.500", "17:00:00.250000+01")
+        for i in range(1, 31)
+    ]
+    columns = "id int, body string, draft string, begins string, ends string"
+    path = str(shop.folder / "plans")
+    shop.spark.createDataFrame(forms, columns).write.parquet(path)
+    found = shop.audit(path, table="plans")
+    assert found["equal"], found
+    assert (found["lag"], found["rewritten"]) == (0, {})
+    shop.database.execute(
+        """update plans set body = '{"a": [1, 2.51], "ä": null}' where id = 3""",
+        "update plans set begins = '08:31', ends = '17:00:00.250+02' where id = 4",
+        "update plans set draft = '{}' where id = 20",
+    )
+    found = shop.audit(path, "--grace", "0", table="plans")
+    assert (found["stale"], found["lag"], found["rewritten"]) == (3, 0, {})
+    assert found["columns"] == {"begins": 1, "body": 1, "draft": 1, "ends": 1}
+
+
+def test_columns_that_are_not_compared_have_the_names_of_their_types(shop: Shop) -> None:
+    shop.database.execute(
+        "create table plans (id int primary key, tags text[], ratio float8, codes varchar(3)[])",
+        "insert into plans values (1, '{a}', 0.5, '{b}')",
+    )
+    columns = "id int, tags array<string>, ratio double, codes array<string>"
+    copy = shop.write([{"id": 1, "tags": ["a"], "ratio": 0.5, "codes": ["b"]}], columns=columns)
+    found = shop.audit(copy, table="plans")
+    assert found["equal"]
+    names = ["tags (text[])", "ratio (double precision)", "codes (character varying[])"]
+    assert list(found["not_compared"]) == names
+
+
+def test_columns_that_later_files_add_are_compared(shop: Shop) -> None:
+    rows = shop.rows()
+    shop.write(rows[:500], columns="id bigint, amount decimal(10, 2), updated_at timestamp")
+    copy = shop.write(rows[500:])
+    found = shop.audit(copy, "--grace", "0")
+    assert (found["stale"], found["columns"]) == (500, {"note": 500, "paid": 500})
+
+
 def test_a_table_of_a_catalog_is_read(shop: Shop, warehouse: Any) -> None:
     shop.spark.sql("create namespace if not exists audited")
     path = shop.write(shop.rows()[:-1])
@@ -278,6 +330,23 @@ def test_a_mistake_is_one_clear_error(
     assert expected in result.stderr
     assert "Traceback" not in result.stderr
     assert PASSWORD not in result.output
+
+
+def test_files_that_are_no_table_are_one_clear_error(shop: Shop) -> None:
+    empty = shop.folder / "empty"
+    empty.mkdir()
+    result = CliRunner().invoke(main, ["audit", shop.url, "orders", str(empty), "--pause", "0"])
+    assert result.exit_code == 2
+    assert "it has no Parquet files, and neither _delta_log (Delta) nor metadata" in result.stderr
+    shop.write(shop.rows()[:5])
+    texts = [{**row, "amount": str(row["amount"])} for row in shop.rows()[5:9]]
+    mixed = shop.write(texts, columns=COLUMNS.replace("decimal(10, 2)", "string"))
+    result = CliRunner().invoke(main, ["audit", shop.url, "orders", mixed, "--pause", "0"])
+    assert result.exit_code == 2
+    assert "different types for amount (decimal(10,2), string)" in result.stderr.replace(
+        "amount (string, decimal(10,2))", "amount (decimal(10,2), string)"
+    )
+    assert "Write all files with one type" in result.stderr
 
 
 def test_a_copy_without_a_profile_is_explained(

@@ -83,7 +83,7 @@ def _fill(database: Database, types: Sequence[str], walls: Sequence[str]) -> Non
                 value.replace(tzinfo=None) if name in walls and value is not None else value
                 for name, value in zip(COLUMNS, values, strict=True)
             ]
-            values = [str(value) if isinstance(value, uuid.UUID) else value for value in values]
+            values = [str(v) if type(v) in (int, uuid.UUID) else v for v in values]
             cursor.execute(f"insert into items values ({places})", [f"n° {row}", *values])
         connection.commit()
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import random
 
 import pytest
+from click.testing import CliRunner
 
 from loader.audit import auditor
+from loader.cli import main
 from tests.audit.conftest import Shop
 
 
@@ -67,6 +70,21 @@ def test_a_row_dated_in_the_future_does_not_make_lag_a_loss(shop: Shop) -> None:
     found = shop.audit(copy, "--grace", "1h")
     assert (found["lost"], found["lag"]) == (1, 10)
     assert found["highest_cursor"] < "2099"
+
+
+def test_a_copy_that_has_stopped_is_not_only_lag(shop: Shop) -> None:
+    shop.database.execute("update orders set updated_at = now() - (1000 - id) * interval '1 hour'")
+    rows = [row for row in shop.rows() if row["id"] <= 970]
+    copy = shop.write(rows)
+    arguments = ["audit", shop.url, "orders", copy, "--pause", "0"]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 1
+    newest = f"{rows[-1]['updated_at'].astimezone(dt.timezone.utc):%Y-%m-%d %H:%M:%S}"
+    assert f"has the older rows of orders. It has not been loaded since {newest}" in result.output
+    assert ", and is 30 rows behind." in result.output
+    assert "1 day 5 hours ago: more than --max-lag, 1 day." in result.output.replace("\n", " ")
+    found = shop.audit(copy, "--max-lag", "2d")
+    assert (found["equal"], found["behind"], found["lag"]) == (True, 30, 30)
 
 
 def test_a_row_without_a_cursor_is_lost_not_late(shop: Shop) -> None:

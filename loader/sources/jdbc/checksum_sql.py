@@ -21,6 +21,7 @@ from loader.sources.jdbc.mysql_dialect import MySQL
 from loader.sources.jdbc.postgresql_dialect import PostgreSQL
 
 _ARGUMENTS = 50  # PostgreSQL's functions take at most 100 arguments
+_EXACT_EXTRACT = 14  # the first version of PostgreSQL whose `extract` returns a decimal
 _MOST_DECIMALS = 30  # in MySQL
 _NUMBERS = {TextFormat.INTEGER, TextFormat.DECIMAL}
 _UNDECLARED = t.DecimalType(38, 18)
@@ -108,7 +109,15 @@ class Checksum(ABC):
 
 
 class PostgreSQLChecksum(Checksum):
-    """SQL for PostgreSQL 10 and later."""
+    """SQL for PostgreSQL 10 and later.
+
+    Args:
+        version: the major version.
+    """
+
+    def __init__(self, dialect: Dialect, version: int) -> None:
+        super().__init__(dialect)
+        self._has_exact_extract = version >= _EXACT_EXTRACT
 
     _FORMS: ClassVar[dict[str, TextFormat]] = {
         **dict.fromkeys(("int2", "int4", "int8", "oid"), TextFormat.INTEGER),
@@ -151,17 +160,19 @@ class PostgreSQLChecksum(Checksum):
 
     def text(self, part: HashedColumn, column: str) -> str:
         if part.form is TextFormat.DECIMAL:
-            return f"replace(round({column}, {part.scale})::text, '.', '')::numeric::text"
+            return f"trunc(round({column}, {part.scale}) * 1{'0' * part.scale})::text"
         if part.form is TextFormat.BOOLEAN:
             return f"({column})::int::text"
         if part.form is TextFormat.DATE:
             days = f"({column} - date '1970-01-01')::text"
             return f"case when isfinite({column}) then {days} else ({column})::text end"
         if part.form is TextFormat.TIMESTAMP:
-            # Before version 14, extract returns a floating-point number, so only whole seconds are
-            # cast.
-            seconds = f"extract(epoch from date_trunc('second', {column}))::bigint"
-            micros = f"{seconds} * 1000000 + extract(microseconds from {column})::bigint % 1000000"
+            if self._has_exact_extract:
+                micros = f"(extract(epoch from {column}) * 1000000)::bigint"
+            else:  # extract returns a floating-point number, which is exact for whole seconds
+                seconds = f"extract(epoch from date_trunc('second', {column}))::bigint"
+                fraction = f"extract(microseconds from {column})::bigint % 1000000"
+                micros = f"{seconds} * 1000000 + {fraction}"
             return f"case when isfinite({column}) then ({micros})::text else ({column})::text end"
         if part.form is TextFormat.BINARY:
             return f"encode({column}, 'hex')"
@@ -258,10 +269,14 @@ class MySQLChecksum(Checksum):
         return f"cast(sum({number}) as char)"
 
 
-def choose_checksum(dialect: Dialect) -> Checksum | None:
-    """Returns the builder for a kind of database, or None if the database has no md5 function."""
+def choose_checksum(dialect: Dialect, version: int) -> Checksum | None:
+    """Returns the builder of checksum SQL for a kind of database, or None if it has no md5.
+
+    Args:
+        version: the major version of the database.
+    """
     if isinstance(dialect, PostgreSQL):
-        return PostgreSQLChecksum(dialect)
+        return PostgreSQLChecksum(dialect, version)
     return MySQLChecksum(dialect) if isinstance(dialect, MySQL) else None
 
 

@@ -375,10 +375,11 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         window: Window,
         unique: bool,
     ) -> Contents:
-        checksum = choose_checksum(self.dialect)
-        if checksum is not None and unique:
-            with self.connect(table) as connection:
+        with self.connect(table) as connection:
+            checksum = choose_checksum(self.dialect, connection.major_version)
+            if checksum is not None:
                 parts, left_out = list_comparable(checksum, connection, table)
+        if checksum is not None and unique:
             by_name = {part.name: part for part in parts}
             converted = {table.schema.names[i] for i in table.ref.native.as_texts}
             # The database's checksums must include the key and all columns whose types the spec
