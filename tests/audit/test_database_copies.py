@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from loader.audit.copied_table import CopiedTable
-from tests.audit.conftest import Shop
+from tests.audit.conftest import Row, Shop
 from tests.services import Database
 from tests.services.server import PASSWORD, USER
 
@@ -56,7 +56,6 @@ COLUMNS: dict[str, tuple[str, str, str, Sequence[Any], Any]] = {
     "data": ("bytea", "bytea", "blob", [b"", b"\0\xff\\'", b"x" * 300], b"\0"),
     "clock": ("time", "time", "time(6)", [dt.time(0, 0, 0, 500000), dt.time(23, 59)], dt.time(1)),
 }
-_WALLS = ("wall",)
 
 
 def _value(column: str, row: int) -> Any:
@@ -170,14 +169,9 @@ def test_types_of_mariadb_are_compared_there(
 def test_each_kind_of_difference_is_found_in_a_database(
     shop: Shop, latin: Database, computed: list[bool]
 ) -> None:
-    latin.execute(
-        "create table orders (id numeric, note text, amount numeric, paid boolean, "
-        "updated_at timestamptz)"
-    )
-    rows = shop.rows()
-    with contextlib.closing(latin.connect()) as connection, connection.cursor() as cursor:
-        for row in [*rows[10:], rows[700]]:
-            cursor.execute("insert into orders values (%s, %s, %s, %s, %s)", [*row.values()])
+    columns = "id numeric, note text, amount numeric, paid boolean, updated_at timestamptz"
+    _copy(shop, latin, columns, lambda row: [*row.values()])
+    latin.execute("delete from orders where id <= 10", "insert into orders table orders limit 1")
     latin.execute(
         "update orders set note = 'old', paid = null where id = 500",
         "insert into orders values (5000, 'x', 1, true, '2025-03-01')",
@@ -189,3 +183,43 @@ def test_each_kind_of_difference_is_found_in_a_database(
     assert found["columns"] == {"note": 1, "paid": 1}
     assert found["highest_cursor"] == "2025-04-11 16:00:00"
     assert computed == [True, True]
+
+
+def _copy(shop: Shop, latin: Database, columns: str, show: Callable[[Row], Sequence[Any]]) -> None:
+    latin.execute(f"create table orders ({columns})")
+    with contextlib.closing(latin.connect()) as connection, connection.cursor() as cursor:
+        for row in shop.rows():
+            cursor.execute("insert into orders values (%s, %s, %s, %s, %s)", show(row))
+
+
+def test_types_with_another_text_are_compared_by_spark(
+    shop: Shop, latin: Database, computed: list[bool]
+) -> None:
+    columns = "id text, note text, amount float8, paid text, updated_at text"
+    _copy(shop, latin, columns, lambda row: [str(value) for value in row.values()])
+    latin.execute("update orders set amount = amount + 0.001 where id = '7'")
+    found = shop.audit("orders", "--copy-url", _url("postgresql", latin), "--grace", "0")
+    assert (found["stale"], found["columns"], found["lag"]) == (1, {"amount": 1}, 0)
+    assert computed == [False, False]
+
+
+def test_a_database_without_md5_is_read_by_spark(shop: Shop, latin: Database) -> None:
+    columns = "id bigint, note text, amount numeric, paid boolean, updated_at timestamptz"
+    _copy(shop, latin, columns, lambda row: [*row.values()])
+    latin.execute(
+        "alter function pg_catalog.md5(text) rename to other_md5",
+        "update orders set note = 'old' where id = 7",
+    )
+    found = shop.audit("orders", "--copy-url", _url("postgresql", latin), "--grace", "0")
+    assert (found["stale"], found["columns"], found["lag"]) == (1, {"note": 1}, 0)
+
+
+def test_flagged_rows_are_left_out_by_spark(shop: Shop, latin: Database) -> None:
+    columns = "id bigint, note text, amount numeric, paid boolean, updated_at timestamptz"
+    _copy(shop, latin, columns, lambda row: [*row.values()])
+    latin.execute(
+        "alter table orders add _fivetran_synced timestamptz, add _fivetran_deleted boolean",
+        "update orders set _fivetran_deleted = true where id = 7",
+    )
+    found = shop.audit("orders", "--copy-url", _url("postgresql", latin), "--grace", "0")
+    assert (found["lost"], found["loaded_by"]) == (1, "fivetran")
