@@ -76,10 +76,7 @@ class CopyComparison:
             copied = self.computed.sums(selected, parts)
         else:
             parts = parts_per_bucket(self.rows.frame.count(), of)
-            hashes = self.copy.hashes(
-                self.rows.frame, self.contents, self.table, self.cursor, selected
-            )
-            copied = sum_buckets(hashes, of * parts)
+            copied = sum_buckets(self._hash_copy(selected), of * parts)
         source = self.contents.sums(selected, parts)
         names = (COUNT, CHECKSUM)
         joined = source.select(BUCKET, *(f.col(n).alias(f"source{n}") for n in names)).join(
@@ -122,16 +119,19 @@ class CopyComparison:
     def compare_keys(self, share: KeySelection) -> DataFrame:
         """Returns KEY, KIND and SOURCE_CHECKSUM of the keys that differ."""
         source = self.contents.hashes(share).where(WANTED)
-        if self.computed is not None:
-            counted = (f.max(CHECKSUM).alias(CHECKSUM), f.count(f.lit(1)).alias(COPIES))
-            copied = self.computed.hashes(share).groupBy(KEY).agg(*counted)
-        else:
-            copied = self.copied_rows(share)
+        counted = (f.max(CHECKSUM).alias(CHECKSUM), f.count(f.lit(1)).alias(COPIES))
+        copied = self._hash_copy(share).groupBy(KEY).agg(*counted)
         joined = source.select(KEY, f.col(CHECKSUM).alias(SOURCE_CHECKSUM)).join(
             copied, KEY, "full_outer"
         )
         kind = find_kind(f.col(SOURCE_CHECKSUM))
         return joined.select(KEY, kind.alias(KIND), SOURCE_CHECKSUM).where(f.col(KIND).isNotNull())
+
+    def _hash_copy(self, share: KeySelection) -> DataFrame:
+        """Returns KEY and CHECKSUM of the copy's rows to compare."""
+        if self.computed is not None:
+            return self.computed.hashes(share)
+        return self.copy.hashes(self.rows.frame, self.contents, self.table, self.cursor, share)
 
     def find_highest(self) -> str | None:
         """Returns the highest cursor in the copy as text, or None.
