@@ -75,7 +75,7 @@ class SlotSetup:
         )
 
     def warn_of_retained_log(self, source_slot: SourceSlot) -> tuple[str, ...]:
-        """Returns a warning if the slot retains much of the log or may soon be invalidated."""
+        """Returns a warning if the slot retains a lot of the log or may soon be invalidated."""
         retained, remaining = self.slot.retained_bytes, self.slot.remaining_bytes
         if remaining is not None and remaining < retained // 4:
             return (
