@@ -128,10 +128,10 @@ class Audit:
         found = [(kind, self.counts[kind]) for kind in KINDS if self.counts.get(kind)]
         newer = ""
         if self.behind:
-            is_time = self.age is not None
-            end = "has not been loaded since" if is_time else f"ends at {self.cursor}"
-            rows = format_count(self.behind, "row")
-            newer = f" It {end} {self.highest}, and is {rows} behind."
+            end = f"It has not been loaded since {self.highest}"
+            if self.age is None:
+                end = f"Its newest {self.cursor} is {self.highest}"
+            newer = f" {end}, and it is {format_count(self.behind, 'row')} behind."
         if not found:
             rest = " except in the columns named above" if self.rewritten else ""
             older = "older " if self.behind else ""

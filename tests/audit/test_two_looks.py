@@ -81,7 +81,7 @@ def test_a_copy_that_has_stopped_is_not_only_lag(shop: Shop) -> None:
     assert result.exit_code == 1
     newest = f"{rows[-1]['updated_at'].astimezone(dt.timezone.utc):%Y-%m-%d %H:%M:%S}"
     assert f"has the older rows of orders. It has not been loaded since {newest}" in result.output
-    assert ", and is 30 rows behind." in result.output
+    assert ", and it is 30 rows behind." in result.output
     assert "1 day 5 hours ago: more than --max-lag, 1 day." in result.output.replace("\n", " ")
     found = shop.audit(copy, "--max-lag", "2d")
     assert (found["equal"], found["behind"], found["lag"]) == (True, 30, 30)

@@ -28,6 +28,16 @@ BARE = Audit("orders", "copy", "", ("id",), "at", 1000, 990, compared=4)
             "copy has the same rows as orders except in the columns named above.",
         ),
         (replace(BARE, rows_copy=0, counts={"lost": 1000}), "copy is empty."),
+        (
+            replace(BARE, behind=1, lag=1, highest="2026-01-01 00:00:00", age=60.0),
+            "copy has the older rows of orders. It has not been loaded since 2026-01-01 00:00:00, "
+            "and it is 1 row behind.",
+        ),
+        (
+            replace(BARE, counts={"stale": 3}, behind=20, lag=20, highest="990"),
+            "copy differs from orders: 3 rows stale. Its newest at is 990, and it is 20 rows "
+            "behind.",
+        ),
     ],
 )
 def test_the_result_is_one_sentence(found: Audit, expected: str) -> None:
@@ -36,6 +46,10 @@ def test_the_result_is_one_sentence(found: Audit, expected: str) -> None:
 
 def test_only_lag_is_equal() -> None:
     assert replace(BARE, lag=5).is_equal
+    behind = replace(BARE, lag=5, behind=5, age=90000.0, max_lag=86400.0)
+    assert not behind.is_equal
+    assert "1 day 1 hour ago: more than --max-lag, 1 day." in behind.notes[0]
+    assert replace(behind, age=86400.0).is_equal
     assert not replace(BARE, rewritten=(("body", 980),)).is_equal
     assert not replace(BARE, counts={"extra": 1}).is_equal
 
