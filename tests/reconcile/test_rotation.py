@@ -27,6 +27,8 @@ from tests.sync.project import Project, Ran
 
 TOTAL = sum(MISSED.values())
 DAILY = {"every": "1 day"}
+PARTS = 2
+"""The groups of a table in the test of each database. `test_rotation_rounds.py` has all eight."""
 AT_ONCE = {"every": "0.1 s", "budget": "100 %"}
 """Compares all keys in each run, without a pause."""
 
@@ -91,7 +93,7 @@ def test_a_run_repairs_what_cursors_cannot_see(project: Project, shop: Shop) -> 
 def test_each_part_has_its_turn(
     project: Project, shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Eight runs compare eight parts, while rows change; a ninth begins again."""
+    """Two runs compare two parts, while rows change; a third begins again."""
     shop.open(project)
     more = [f"({n}, 'p', 'more', 1, timestamp('{moment(FIRST + 1)}'))" for n in range(3000, 4500)]
     shop.execute(f"insert into orders values {', '.join(more)}")
@@ -99,21 +101,22 @@ def test_each_part_has_its_turn(
     shop.configure(project, ["orders"], cursor_field="changed", reconcile=DAILY)
     shop.damage()
     monkeypatch.setattr(rotation, "SMALL_ROWS", 0)
-    # an eighth of a day after the last run
-    later = partial(rotation.Rotation, clock=lambda: time.time() + 86_400 / 8)
+    monkeypatch.setattr(rotation, "_GROUPS", PARTS)
+    # the part of a day that a group has, after the last run
+    later = partial(rotation.Rotation, clock=lambda: time.time() + 86_400 / PARTS)
     monkeypatch.setattr(rotation, "Rotation", later)
     appended = 0
-    for number in range(8):
+    for number in range(PARTS):
         ran = project.run()
         appended += _orders(ran)[1]
-        seen = (number + 1) * 8
+        seen = (number + 1) * 64 // PARTS
         assert _compared(project)[0][:2] == (seen, seen)
     assert appended == TOTAL
     assert _compared(project) == [(64, 64, TOTAL, True)]
     assert_equal(project, shop)
     assert _orders(project.run()) == ("nothing new", 0)
     again = "select bucket from raw._cq_reconciled group by bucket having count(*) = 2 order by 1"
-    assert project.rows(again) == [(bucket,) for bucket in range(8)]
+    assert project.rows(again) == [(bucket,) for bucket in range(64 // PARTS)]
 
 
 @pytest.mark.parametrize("shop", ["postgresql"], indirect=True)
