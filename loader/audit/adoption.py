@@ -197,7 +197,7 @@ class _StoredContents(Contents):
 
 def _check_adoptable(plan: TablePlan, prior: PriorState) -> None:
     where = f"table {plan.name}"
-    if prior.has_begun:
+    if prior.state.batch:
         raise TableError(
             "the raw table already has batches, so there is nothing to adopt",
             where=where,

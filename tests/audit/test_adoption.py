@@ -201,9 +201,15 @@ def test_a_table_with_batches_is_refused(
 ) -> None:
     _configure(project, shop)
     project.run()
-    ran = project.loader("adopt", "shop.orders", shop.write(shop.rows()))
+    copy = shop.write(shop.rows())
+    ran = project.loader("adopt", "shop.orders", copy)
     assert ran.code == 1
     assert "already has batches" in ran.errors[0]
+    project.spark.sql(f"drop table {project.schema}.orders")
+    assert project.loader("adopt", "shop.orders", copy).code == 0
+    _assert_equal(project, shop)
+    assert project.rows("select count(*), max(_cq_batch) from raw.orders") == [(1000, 2)]
+    assert project.run().table("shop.orders")["status"] == "nothing new"
 
 
 def test_a_copy_with_the_name_of_the_raw_table_is_refused(project: Project, shop: Shop) -> None:
