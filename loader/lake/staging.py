@@ -73,8 +73,12 @@ def count_staged_rows(lake: Lake, table: str, snapshot_id: int) -> int:
 
 
 def read_staged(lake: Lake, table: str, snapshot_id: int, batch: int) -> DataFrame:
-    reader = lake.spark.read.option("versionAsOf", str(snapshot_id))
-    return reader.table(lake.name(table)).where(f.col(BATCH_COLUMN) == batch)
+    return read_snapshot(lake, table, snapshot_id).where(f.col(BATCH_COLUMN) == batch)
+
+
+def read_snapshot(lake: Lake, table: str, snapshot_id: int) -> DataFrame:
+    """Returns the rows of a snapshot. Spark 3.5 ignores the reader's option `versionAsOf`."""
+    return lake.spark.sql(f"select * from {lake.name(table)} version as of {snapshot_id}")
 
 
 def publish_batch(

@@ -21,6 +21,7 @@ from loader.lake.ledger import Ledger
 from loader.lake.raw_table import list_raw_tables
 from loader.lake.receipt import Finding, Receipt, parse_receipt, read_newest_receipts
 from loader.lake.rows_digest import RowsDigest, compute_digests
+from loader.lake.staging import read_snapshot
 from loader.maintenance.superseded_versions import RemovalAccount
 from loader.rows.version_order import BATCH
 from loader.spark.error_translation import translate_error
@@ -106,7 +107,7 @@ def check_rows(
         return
     for column in _list_renamed(lake, table, snapshot):
         yield Finding(name, None, f"its column {column!r} was dropped or renamed")
-    rows = lake.spark.read.option("versionAsOf", str(snapshot)).table(lake.name(table))
+    rows = read_snapshot(lake, table, snapshot)
     digests: dict[int, RowsDigest] = {}
     by_columns: dict[str, list[Receipt]] = defaultdict(list)
     for receipt in receipts:
