@@ -24,28 +24,26 @@
     {%- set read = strandline._read_fingerprints(syncs, strandline._ledger_tables(syncs.schema),
         "case when batch is not null then table_name end", model_name) -%}
     {{ return(dict(read, sql=strandline._batches_complete_sql(
-        syncs, read.records, read.unproved, strandline._lost_tables(syncs.schema)))) }}
+        syncs, read, strandline._lost_tables(syncs.schema)))) }}
 {%- endmacro %}
 
 
-{% macro _batches_complete_sql(syncs, ledger, tables, lost) -%}
+{% macro _batches_complete_sql(syncs, read, lost) -%}
     {#-
         Compares the batches in the raw tables, the ledger and the commits. A running loader
-        publishes data first, then writes the state, then the ledger row. Therefore this macro reads
-        the newest batch of each raw table (`head`), then the ledger, then the raw tables again, if
-        the ledger has changed in the meantime:
-        - A batch below the head must be in the ledger, because its ledger row is written before the
-          next batch begins.
-        - The head may lack a ledger row, because its sync is running or the next run recovers it.
-        - A batch in the ledger must be in the raw table, because the raw table is read after the
-          ledger.
-        - A batch above the head was published between the reads. The next run of this test checks
-          it.
+        publishes data first, then writes the state, then the ledger row. Therefore:
+        - A batch below the newest batch of a raw table must be in the ledger, because its ledger row
+          is written before the next batch starts. The newest batch may lack a ledger row, because
+          its sync is running or the next run recovers it.
+        - A batch that was in the ledger before the raw table was read must be in the raw table.
+          A later batch that is newer than the raw table's newest batch is ignored; the next run of
+          this test checks it.
     -#}
+    {%- set tables = read.unproved -%}
     {%- set facts = [] -%}
     {%- for table in tables -%}
         {%- do table.update(strandline._raw_facts(table)) -%}
-        {%- do facts.append([table.name, table.head, table.first, table.compacted, table.removed,
+        {%- do facts.append([table.name, table.first, table.compacted, table.removed,
             table.removing, table.acknowledged_rows, table.kept, table.shared]) -%}
     {%- endfor -%}
     {%- if not tables and not lost -%}
@@ -53,10 +51,9 @@
     {%- endif -%}
     {%- if tables -%}
     with tables as (
-        {{ strandline._literal_rows({"table_name": "string", "head_before": "bigint",
-            "first_batch": "bigint", "compacted": "bigint", "removed": "bigint",
-            "removing": "bigint", "acknowledged_rows": "bigint", "kept": "bigint",
-            "shared": "boolean"}, facts) }}
+        {{ strandline._literal_rows({"table_name": "string", "first_batch": "bigint",
+            "compacted": "bigint", "removed": "bigint", "removing": "bigint",
+            "acknowledged_rows": "bigint", "kept": "bigint", "shared": "boolean"}, facts) }}
     ),
 
     raw_rows as (
@@ -86,11 +83,19 @@
             max(syncs.generation) as generation,
             max(case when syncs.mode = 'full_refresh' then 1 else 0 end) as refreshed,
             max(syncs.source_name) as source_name
-        from {{ ledger }} as syncs
+        from {{ read.after }} as syncs
         inner join tables
             on syncs.table_name = tables.table_name
             and syncs.batch >= tables.first_batch
         group by syncs.table_name, syncs.batch
+    ),
+
+    ledger_before as (
+        select
+            table_name,
+            max(batch) as newest_before
+        from {{ read.before }} as syncs
+        group by table_name
     ),
 
     commits as (
@@ -120,9 +125,7 @@
     accounts as (
         select
             *,
-            -- If head_before is null, the table has not changed since the ledger was read, so its
-            -- newest batch is the head.
-            coalesce(head_before, max(case when rows_in_raw is not null then batch end)
+            coalesce(max(case when rows_in_raw is not null then batch end)
                 over (partition by table_name), 0) as head,
             rows_in_raw is not null as in_raw,
             coalesce(batch <= compacted, false) as is_compacted,
@@ -145,6 +148,7 @@
                 then 1 else 0 end) over (partition by table_name) as compacted_is_unknown
         from facts
         inner join tables using (table_name)
+        left join ledger_before using (table_name)
     ),
 
     judged as (
@@ -204,13 +208,14 @@
                 when batch < first_batch and in_raw
                     then 'rows of a batch from before the table was created'
                 when batch < first_batch then null
+                when batch > head and batch > coalesce(newest_before, 0) and commits is null
+                    then null
                 when read_again and ledger_entries = 1 then null
                 when not in_raw and not is_compacted and ledger_entries is not null
                     then 'in the ledger, not in the raw table'
                 when not in_raw and not is_compacted then 'committed, not in the raw table'
                 when ledger_entries is null and commits is null and batch > first_commit
                     then 'neither in the ledger nor committed'
-                when batch > head then null
                 when ledger_entries is null and batch < head then 'not in the ledger'
                 when ledger_entries > 1 then 'several times in the ledger'
                 when commits > 1 then 'committed several times'
@@ -247,7 +252,7 @@
         cast(null as bigint) as rows_in_commits,
         cast(null as bigint) as snapshot_id,
         'in the ledger, not in the raw table' as problem
-    from {{ ledger }} as rows_of_lost_tables
+    from {{ read.after }} as rows_of_lost_tables
     where batch is not null
         and table_name in ({{ strandline._literal_list(lost | map(attribute="name")) }})
     {%- endif -%}
@@ -255,18 +260,13 @@
 
 
 {% macro _raw_facts(table) -%}
-    {#- Returns facts about the batches of a raw table from its properties, as of the snapshot in
-        `pinned`. If the table has changed since `snapshot_before`, `head` is the newest batch in
-        `snapshot_before`; otherwise it is none. -#}
-    {%- set properties = strandline._properties_after(table) -%}
-    {%- set snapshot = strandline._snapshot(properties) -%}
+    {#- Returns facts about the batches of a raw table from its properties. -#}
+    {%- set properties = table.get("properties", {}) -%}
     {%- set compacted = fromjson(properties.get("strandline.compacted", "{}")) -%}
     {%- set to = compacted.get("to", properties.get("strandline.compacted_to", 0)) | int -%}
     {%- set incidents = strandline._acknowledgements(table.settings, "Source " ~ table.name) -%}
     {{ return({
-        "head": strandline._head_before(table, snapshot),
-        "pinned": table.relation ~ (" version as of " ~ snapshot if snapshot else ""),
-        "snapshot": snapshot,
+        "pinned": strandline._pinned(table.relation, properties),
         "first": properties.get("strandline.first-batch", 1) | int,
         "compacted": to,
         "removed": compacted.get("rows", 0) | int,
@@ -276,19 +276,6 @@
         "acknowledged_rows": incidents | selectattr("last") | selectattr("last", "le", to) | map(
             attribute="rows") | sum,
     }) }}
-{%- endmacro %}
-
-
-{% macro _head_before(table, snapshot) -%}
-    {%- if table.snapshot_before is not defined or table.snapshot_before == snapshot -%}
-        {{ return(none) }}
-    {%- elif table.snapshot_before is none -%}
-        {{ return(0) }}
-    {%- endif -%}
-    {{ return(strandline._value(
-        "select coalesce(max(_cq_batch), 0) from " ~ table.relation ~ " version as of "
-            ~ table.snapshot_before
-    ) | int) }}
 {%- endmacro %}
 
 

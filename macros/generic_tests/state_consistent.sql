@@ -43,98 +43,51 @@
     {%- set schema = raw_schema or state.schema -%}
     {%- set read = strandline._read_fingerprints(state, strandline._tables_with_state(schema),
         strandline._state_table("key"), none if raw_schema else model_name) -%}
-    {{ return(dict(read, sql=strandline._state_consistent_sql(read.records, read.unproved,
-        strandline._tables_with_state(schema, lost=true), grace_minutes))) }}
+    {{ return(dict(read, sql=strandline._state_consistent_sql(
+        read, strandline._tables_with_state(schema, lost=true), grace_minutes))) }}
 {%- endmacro %}
 
 
-{% macro _state_consistent_sql(state, tables, lost, grace_minutes) -%}
+{% macro _state_consistent_sql(read, lost, grace_minutes) -%}
     {#- Compares the states with their raw tables. If a state is ahead of its raw table, syncs miss
         rows. If a state is behind its raw table, rows are reread. The versions of a state must not
-        have gaps. A running loader publishes data first and then writes the state. Therefore the
-        newest batches of the raw tables (`heads`) are read first, then the states, and then the raw
-        tables again. -#}
-    {%- set judged = [] -%}
-    {%- set batches = {} -%}
-    {%- set lost_keys = [] -%}
-    {%- for row in run_query("select table_name, source_name, cursor, cursor_field, batch from ("
-        ~ strandline.current_state(state) ~ ") as newest order by 1, 2") -%}
-        {%- do batches.update({row[1] ~ "." ~ row[0]: (row[4] or 0) | int}) -%}
-        {%- for table in lost if table.name == row[0] -%}
-            {%- do lost_keys.append(row[1] ~ "." ~ row[0]) -%}
-        {%- endfor -%}
-        {%- for table in tables if table.name == row[0] -%}
-            {%- do table.sources.append(row[1]) -%}
-            {%- set column = strandline._columns(table.relation).get(row[3] | lower) if row[3]
-                else none -%}
-            {%- do judged.append({
-                "place": judged | length,
-                "key": row[1] ~ "." ~ row[0],
-                "source": row[1],
-                "table": table,
-                "column": column,
-                "cursor": row[2],
-                "type": column.type if column and row[2] is not none else none,
-                "batch": (row[4] or 0) | int,
-            }) -%}
-        {%- endfor -%}
-    {%- endfor -%}
-    {%- set heads = [] -%}
-    {%- for table in tables -%}
-        {%- do table.update({
-            "snapshot": strandline._snapshot(strandline._properties_after(table)),
-            "is_shared": strandline._sources_of(table.properties) | length > 0
-                if target.type == "spark" else table.sources | length > 1,
-        }) -%}
-        {%- if not table.sources -%}
-            {%- do judged.append({"place": judged | length, "key": none, "table": table,
-                "column": none, "type": none}) -%}
-        {%- endif -%}
-        {#- A shared raw table has a state for each source, so the newest batch is also read for
-            each source. -#}
-        {%- if table.is_shared or table.snapshot_before is defined
-            and table.snapshot_before != table.snapshot -%}
-            {%- do table.update({"has_moved": true}) -%}
-            {%- do heads.extend(strandline._heads_before(table)) -%}
-        {%- endif -%}
-    {%- endfor -%}
-    {%- do strandline._read_raw_tables(judged) -%}
-    {%- for entry in judged if not entry.table.get("has_moved") and entry.raw_batch is not none -%}
-        {%- do entry.table.update({"has_moved": true}) -%}
-        {%- do heads.append({
-            "table": entry.table,
-            "source": entry.raw_source,
-            "batch": entry.raw_batch,
-            "before": entry.raw_batch - 1,
-            "seconds_old": entry.seconds_old,
-        }) -%}
-    {%- endfor -%}
-    {%- for head in heads if batches.get(
-        (head.source or "") ~ "." ~ head.table.name, 0) < head.batch -%}
-        {%- do head.update({"is_old": strandline._seconds_since_commit(
-            head, grace_minutes) > 60 * grace_minutes}) -%}
-    {%- endfor -%}
-    {%- set raw_tables, newest_batches = [], [] -%}
-    {%- for entry in judged if entry.key -%}
-        {%- do raw_tables.append([entry.key, entry.raw_batch, entry.is_ahead or false,
-            entry.is_unreadable or false]) -%}
-    {%- endfor -%}
-    {%- for key in lost_keys -%}
+        have gaps. A running loader publishes data first and then writes the state. Therefore a
+        state from before the raw tables were read must not be ahead, and a state from after that
+        lacks at most the newest batch. -#}
+    {%- set before = strandline._newest_states(read.before) -%}
+    {%- set after = before if read.after == read.before
+        else strandline._newest_states(read.after) -%}
+    {%- set parts = strandline._parts(read.unproved, before, after) -%}
+    {%- do strandline._read_raw_tables(parts) -%}
+    {%- set raw_tables, newest_batches = [], {} -%}
+    {%- for key, state in before.items() if state.table in lost | map(attribute="name") -%}
         {%- do raw_tables.append([key, none, false, false]) -%}
     {%- endfor -%}
-    {%- for head in heads -%}
-        {%- do newest_batches.append([head.table.name, head.source, head.batch, head.before,
-            head.is_old or false]) -%}
+    {%- for part in parts -%}
+        {%- if part.key -%}
+            {%- do raw_tables.append([part.key, part.get("raw_batch"), part.is_ahead or false,
+                part.is_unreadable or false]) -%}
+        {%- endif -%}
+        {%- for head in part.heads -%}
+            {%- set key = head.source ~ "." ~ part.table.name -%}
+            {%- set later = head.batch - after.get(key, {}).get("batch", 0) -%}
+            {%- set missing = [later, head.missing] | min if part.table.is_shared else later -%}
+            {%- if missing > 0 and key not in newest_batches -%}
+                {%- do newest_batches.update({key: [key, part.table.name, head.batch, missing,
+                    strandline._seconds_since_commit(part.table, head, grace_minutes)
+                    > 60 * grace_minutes]}) -%}
+            {%- endif -%}
+        {%- endfor -%}
     {%- endfor -%}
     with raw_tables as (
         {{ strandline._literal_rows({"key": "string", "raw_batch": "bigint", "is_ahead": "boolean",
             "is_unreadable": "boolean"}, raw_tables) }}
     ),
 
-    -- The newest batches of the raw tables before the states were read.
+    -- The newest batches that the states lack.
     heads as (
-        {{ strandline._literal_rows({"table_name": "string", "source_name": "string",
-            "head": "bigint", "head_before": "bigint", "is_old": "boolean"}, newest_batches) }}
+        {{ strandline._literal_rows({"key": "string", "table_name": "string", "head": "bigint",
+            "missing_batches": "bigint", "is_old": "boolean"}, newest_batches.values() | list) }}
     ),
 
     versions as (
@@ -147,7 +100,7 @@
             lag(coalesce(version, 0)) over (partition by key order by coalesce(version, 0))
                 as previous_version,
             rank() over (partition by key order by coalesce(version, 0) desc) as age
-        from {{ state }} as state
+        from {{ read.before }} as state
     ),
 
     newest as (
@@ -200,18 +153,17 @@
             states.batch,
             heads.head as raw_batch,
             case
-                when states.key is null and heads.head_before > 0 then 'raw data without a state'
-                when coalesce(states.batch, 0) < heads.head_before
-                    then 'several batches are not in the state'
-                when coalesce(states.batch, 0) < heads.head and heads.is_old
+                when states.key is null and heads.missing_batches > 1
+                    then 'raw data without a state'
+                when heads.missing_batches > 1 then 'several batches are not in the state'
+                when heads.is_old
                     then 'the newest batch is not in the state: the next run recovers it'
             end as problem
         from heads
         left join (
-            {{ strandline.current_state(state) }}
+            {{ strandline.current_state(read.after) }}
         ) as states
-            on heads.table_name = states.table_name
-            and coalesce(heads.source_name, states.source_name) = states.source_name
+            on heads.key = states.key
     )
 
     select *
@@ -224,15 +176,57 @@
 {%- endmacro %}
 
 
-{% macro _read_raw_tables(judged) -%}
-    {#- Reads the raw tables and sets raw_batch, raw_source, seconds_old, is_ahead and is_unreadable
-        for each state. -#}
+{% macro _newest_states(state) -%}
+    {#- Returns the newest version of each state: {key: {table, source, cursor, field, batch}}. -#}
+    {%- set states = {} -%}
+    {%- for row in run_query("select key, table_name, source_name, cursor, cursor_field, batch from ("
+        ~ strandline.current_state(state) ~ ") as newest order by 1") -%}
+        {%- do states.update({row[0]: {"table": row[1], "source": row[2], "cursor": row[3],
+            "field": row[4], "batch": (row[5] or 0) | int}}) -%}
+    {%- endfor -%}
+    {{ return(states) }}
+{%- endmacro %}
+
+
+{% macro _parts(tables, before, after) -%}
+    {#- Returns the parts of the raw tables that are compared: [{place, table, key, source, cursor,
+        column, type, batch, known, heads}]. Each state has a part, which is the whole raw table, or
+        the rows of the state's source if sources share the table. The rows that belong to no state
+        are a part without a key. `known` is the newest batch in the state. -#}
+    {%- set parts = [] -%}
+    {%- for table in tables -%}
+        {%- set sources = [] -%}
+        {%- set columns = strandline._columns(table.relation) -%}
+        {%- for key, state in before.items() if state.table == table.name -%}
+            {%- do sources.append(state.source) -%}
+            {%- set column = columns.get((state.field or "") | lower) -%}
+            {%- do parts.append(dict(state, place=parts | length, table=table, key=key,
+                column=column, type=column.type if column and state.cursor is not none else none,
+                known=after.get(key, state).batch, heads=[])) -%}
+        {%- endfor -%}
+        {%- do table.update({"sources": sources, "is_shared": sources | length > 1
+            if target.type != "spark"
+            else strandline._sources_of(table.properties) | length > 0}) -%}
+        {%- if table.is_shared or not sources -%}
+            {%- do parts.append({"place": parts | length, "table": table, "key": none,
+                "column": none, "type": none, "known": 0, "heads": []}) -%}
+        {%- endif -%}
+    {%- endfor -%}
+    {{ return(parts) }}
+{%- endmacro %}
+
+
+{% macro _read_raw_tables(parts) -%}
+    {#- Reads the raw tables. Sets raw_batch, is_ahead and is_unreadable of each part. Sets `heads`:
+        the newest batch, and in a shared table the newest batch of each source, as [{source, batch,
+        missing, seconds_old}]. `missing` is the number of batches after `known`. -#}
     {%- set raw_sql -%}
-        {%- for type in judged | map(attribute="type") | unique(case_sensitive=true) %}
+        {%- for type in parts | map(attribute="type") | unique(case_sensitive=true) %}
         select
             place,
             max(_cq_batch) as raw_batch,
             max_by(_cq_source_name, _cq_batch) as raw_source,
+            count(distinct case when _cq_batch > known then _cq_batch end) as missing,
             {{ strandline._seconds_between("max(_cq_sync_time)", "current_timestamp") }}
                 as seconds_old,
             {%- if type %}
@@ -261,9 +255,11 @@
             false as is_dated_ahead
             {%- endif %}
         from (
-            -- One row for each state, so that an empty raw table also has a result.
+            -- One row for each part, so that an empty raw table also has a result.
             select
                 place,
+                cast(null as {{ dbt.type_string() }}) as part_source,
+                0 as known,
                 cast(null as bigint) as _cq_batch,
                 cast(null as {{ dbt.type_string() }}) as _cq_source_name,
                 cast(null as timestamp) as _cq_sync_time,
@@ -271,46 +267,54 @@
                 state_cursor
             from (
                 values
-                {%- for entry in judged if entry.type == type %}
-                ({{ entry.place }}, {{ strandline._cursor_value(
-                    strandline._literal(entry.cursor), type) if type else "null" }})
+                {%- for part in parts if part.type == type %}
+                ({{ part.place }}, {{ strandline._cursor_value(
+                    strandline._literal(part.cursor), type) if type else "null" }})
                 {{- "," if not loop.last }}
                 {%- endfor %}
             ) as states (place, state_cursor)
-            {%- for entry in judged if entry.type == type %}
+            {%- for part in parts if part.type == type %}
             union all
             select
-                {{ entry.place }},
+                {{ part.place }},
+                {{ "_cq_source_name" if part.table.is_shared and not part.key else "null" }},
+                {{ part.known }},
                 _cq_batch,
                 _cq_source_name,
                 _cq_sync_time,
-                {{ strandline._quote(entry.column.name) if type else "null" }},
+                {{ strandline._quote(part.column.name) if type else "null" }},
                 null
-            from {{ entry.table.relation }}{{ " version as of " ~ entry.table.snapshot
-                if entry.table.snapshot }} as rows_of_raw
-            {%- if entry.table.is_shared %}
-            where _cq_source_name = {{ strandline._literal(entry.source) }}
+            from {{ strandline._pinned(part.table.relation, part.table.get("properties", {})) }}
+                as rows_of_raw
+            {%- if part.table.is_shared and part.key %}
+            where _cq_source_name = {{ strandline._literal(part.source) }}
+            {%- elif part.table.sources and not part.key %}
+            where coalesce(_cq_source_name not in ({{ strandline._literal_list(
+                part.table.sources) }}), true)
             {%- endif %}
             {%- endfor %}
         ) as rows_of_type
-        group by place
+        group by place, part_source
         {{- "\n        union all" if not loop.last }}
         {%- endfor %}
     {%- endset -%}
-    {%- for row in (run_query(raw_sql) if judged else []) -%}
-        {%- set entry = judged[row[0] | int] -%}
-        {%- do entry.update({
+    {%- for row in (run_query(raw_sql) if parts else []) if row[1] is not none or parts[
+        row[0] | int].key -%}
+        {%- set part = parts[row[0] | int] -%}
+        {%- do part.update({
             "raw_batch": row[1] | int if row[1] is not none else none,
-            "raw_source": row[2],
-            "seconds_old": (row[3] or 0) | float,
-            "is_unreadable": row[5],
-            "is_ahead": row[4] and not (row[6] and strandline._is_committed(entry)),
+            "is_unreadable": row[6],
+            "is_ahead": row[5] and not (row[7] and strandline._is_committed(part)),
         }) -%}
+        {%- if row[1] is not none -%}
+            {%- do part.heads.append({"batch": row[1] | int, "source": row[2] or "",
+                "missing": row[3] | int, "seconds_old": (row[4] or 0) | float}) -%}
+        {%- endif -%}
     {%- endfor -%}
 {%- endmacro %}
 
 
-{% macro _is_committed(entry) -%}
+{% macro _is_committed(part) -%}
     {#- Returns whether a commit of the raw table contains the state's cursor or a higher cursor.
         The stored cursor may be a time taken from the source's clock. Only commits contain such a
         cursor. Compaction expires commits but copies the newest commits to table properties, which
@@ -319,13 +323,13 @@
         {{ return(false) }}
     {%- endif -%}
     {%- set cursor = strandline._cursor_value(
-        "get_json_object(state, '$.cursor')", entry.column.type) -%}
+        "get_json_object(state, '$.cursor')", part.column.type) -%}
     {%- set commits_sql -%}
         select count(*)
         from (
             select summary['strandline.state'] as state, summary['strandline.sync'] as sync
-            from {{ entry.table.relation }}.snapshots
-            {%- for name, text in entry.table.properties.items()
+            from {{ part.table.relation }}.snapshots
+            {%- for name, text in part.table.properties.items()
                 if name.startswith("strandline.newest") %}
             {%- set newest = fromjson(text) %}
             union all
@@ -333,18 +337,18 @@
                 tojson(newest.sync or {})) }}
             {%- endfor %}
         ) as commits
-        where cast(get_json_object(state, '$.batch') as bigint) <= {{ entry.batch }}
+        where cast(get_json_object(state, '$.batch') as bigint) <= {{ part.batch }}
             and {{ cursor }} >= {{ strandline._cursor_value(
-            strandline._literal(entry.cursor), entry.column.type) }}
-            {%- if entry.table.is_shared %}
-            and get_json_object(sync, '$.source_name') = {{ strandline._literal(entry.source) }}
+            strandline._literal(part.cursor), part.column.type) }}
+            {%- if part.table.is_shared %}
+            and get_json_object(sync, '$.source_name') = {{ strandline._literal(part.source) }}
             {%- endif %}
     {%- endset -%}
     {{ return(strandline._value(commits_sql) | int > 0) }}
 {%- endmacro %}
 
 
-{% macro _seconds_since_commit(head, grace_minutes) -%}
+{% macro _seconds_since_commit(table, head, grace_minutes) -%}
     {#- Uses the commit time, because `_cq_sync_time` is the start of the sync, and the sync may
         have started hours before the commit. -#}
     {%- if target.type != "spark" or not grace_minutes -%}
@@ -352,53 +356,11 @@
     {%- endif -%}
     {%- set seconds = strandline._value(
         "select " ~ strandline._seconds_between("max(committed_at)", "current_timestamp") ~ " from "
-        ~ head.table.relation
+        ~ table.relation
         ~ ".snapshots where coalesce(summary['strandline.batch'], summary['published-wap-id']) = '"
         ~ head.batch ~ "'"
     ) -%}
     {{ return(head.seconds_old if seconds is none else seconds | float) }}
-{%- endmacro %}
-
-
-{% macro _heads_before(table) -%}
-    {#- Returns the newest batch of a raw table before the states were read, and the previous batch
-        (`before`): [{table, source, batch, before, seconds_old}]. A shared table has an entry for
-        each source. -#}
-    {%- if target.type == "spark" and table.snapshot_before is none -%}
-        {{ return([]) }}
-    {%- endif -%}
-    {%- set heads_sql -%}
-        select
-            max_by(source_name, batch),
-            max(batch),
-            max(case when age = 2 then batch end),
-            {{ strandline._seconds_between("max(sync_time)", "current_timestamp") }}
-        from (
-            select
-                _cq_source_name as source_name,
-                _cq_batch as batch,
-                max(_cq_sync_time) as sync_time,
-                row_number() over (
-                    {{- "partition by _cq_source_name " if table.is_shared -}}
-                    order by _cq_batch desc
-                ) as age
-            from {{ table.relation }}{{ " version as of " ~ table.snapshot_before
-                if table.snapshot_before }} as versions
-            group by 1, 2
-        ) as batches
-        {{ "group by source_name" if table.is_shared }}
-    {%- endset -%}
-    {%- set heads = [] -%}
-    {%- for row in run_query(heads_sql) if row[1] is not none -%}
-        {%- do heads.append({
-            "table": table,
-            "source": row[0],
-            "batch": row[1] | int,
-            "before": (row[2] or 0) | int if table.is_shared else (row[1] | int) - 1,
-            "seconds_old": row[3] | float,
-        }) -%}
-    {%- endfor -%}
-    {{ return(heads) }}
 {%- endmacro %}
 
 

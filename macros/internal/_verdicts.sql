@@ -16,14 +16,15 @@
 
 
 {% macro _read_fingerprints(records, tables, table_name, model_name) -%}
-    {#- Returns {tables, unproved, records}. `tables` are the raw tables, and `unproved` are the raw
-        tables without a current verdict in the properties of a model of this package. `records` is
-        the ledger or state table, pinned to a snapshot after the raw tables were read. Sets
-        `fingerprint` and `snapshot_before` of each raw table. `table_name` is SQL for the name of
-        the raw table in a row of the ledger or state table. If this dbt run has built the tested
-        model, the tables that passed are not read again. -#}
+    {#- Returns {tables, unproved, before, after}. `tables` are the raw tables, each with the
+        `properties` and the `snapshot` that the test reads. `unproved` are the raw tables without a
+        current verdict in the properties of a model of this package. A loader may be running, so
+        the ledger or state table is pinned before and after the raw tables: `before` contains only
+        what the raw tables must contain as well, and `after` describes everything in them but their
+        newest batch. `table_name` is SQL for the raw table's name in a row of the ledger or state
+        table. If this dbt run has built the tested model, tables that passed are not read again. -#}
     {%- if target.type != "spark" -%}
-        {{ return({"tables": tables, "unproved": tables, "records": records}) }}
+        {{ return({"tables": tables, "unproved": tables, "before": records, "after": records}) }}
     {%- endif -%}
     {%- set node = graph.nodes.get("model.strandline." ~ model_name) -%}
     {%- set model_table = strandline._node_relation(node) if node else none -%}
@@ -35,16 +36,16 @@
         and strandline._tested_node(none).get("unique_id") == node.unique_id -%}
         {%- set tables = tables | rejectattr("name", "in", proved) | list -%}
     {%- endif -%}
-    {%- set snapshot_before = strandline._snapshot(strandline._properties(records)) -%}
+    {%- set before = strandline._pinned(records, strandline._properties(records)) -%}
     {%- for table in tables -%}
-        {%- do table.update({"properties": strandline._properties(table.relation)}) -%}
-        {%- do table.update({"snapshot_before": strandline._snapshot(table.properties)}) -%}
+        {%- set properties = strandline._properties(table.relation) -%}
+        {%- do table.update({"properties": properties,
+            "snapshot": strandline._snapshot(properties)}) -%}
     {%- endfor -%}
-    {%- set snapshot = strandline._snapshot(strandline._properties(records)) -%}
-    {%- set pinned = records ~ (" version as of " ~ snapshot if snapshot else "") -%}
+    {%- set after = strandline._pinned(records, strandline._properties(records)) -%}
     {%- set digests_sql -%}
         select {{ table_name }}, count(*), cast(sum(cast(digest as decimal(20, 0))) as string)
-        from (select *, xxhash64(*) as digest from {{ pinned }} as rows_of_records) as digests
+        from (select *, xxhash64(*) as digest from {{ before }} as rows_of_records) as digests
         group by 1
     {%- endset -%}
     {%- set digests = {} -%}
@@ -53,22 +54,19 @@
     {%- endfor -%}
     {%- set unproved = [] -%}
     {%- for table in tables -%}
-        {%- do table.update({
-            "is_settled": snapshot == snapshot_before,
-            "fingerprint": local_md5(tojson([
-                table.properties, digests.get(table.name), table.settings | string
-            ], sort_keys=true)),
-        }) -%}
+        {%- do table.update({"fingerprint": local_md5(tojson([
+            table.properties, digests.get(table.name), table.settings | string
+        ], sort_keys=true))}) -%}
         {%- do unproved.append(table) if proved.get(table.name) != table.fingerprint -%}
     {%- endfor -%}
-    {{ return({"tables": tables, "unproved": unproved, "records": pinned}) }}
+    {{ return({"tables": tables, "unproved": unproved, "before": before, "after": after}) }}
 {%- endmacro %}
 
 
-{% macro _properties_after(table) -%}
-    {#- Returns the properties of a raw table after the ledger or state table was pinned. If that
-        table has not changed while the raw tables were read, the first reading is sufficient. -#}
-    {{ return(table.properties if table.is_settled else strandline._properties(table.relation)) }}
+{% macro _pinned(relation, properties) -%}
+    {#- Returns a table as of the snapshot in its properties. -#}
+    {%- set snapshot = strandline._snapshot(properties) -%}
+    {{ return(relation ~ (" version as of " ~ snapshot if snapshot else "")) }}
 {%- endmacro %}
 
 
@@ -100,8 +98,7 @@
     {%- set pending = judged.unproved | map(attribute="name") | list -%}
     {%- set proved = {} -%}
     {%- for table in judged.tables
-        if table.name not in pending
-        or table.name not in failing and table.snapshot == table.snapshot_before -%}
+        if table.name not in pending or table.name not in failing -%}
         {%- do proved.update({table.name: table.fingerprint}) -%}
     {%- endfor -%}
     {%- set verdicts = tojson(proved, sort_keys=true) -%}
