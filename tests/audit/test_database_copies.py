@@ -112,10 +112,18 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 @pytest.fixture
 def latin(shop: Shop) -> Iterator[Database]:
     """A PostgreSQL database with another encoding than the source's."""
-    server = shop.database.server
-    shop.database.execute("create database latin encoding 'LATIN1' locale 'C' template template0")
-    yield Database(server, "latin")
-    shop.database.execute("drop database latin with (force)")
+    with _create(shop, "LATIN1") as database:
+        yield database
+
+
+@contextlib.contextmanager
+def _create(shop: Shop, encoding: str) -> Iterator[Database]:
+    name = encoding.lower()
+    shop.database.execute(
+        f"create database {name} encoding '{encoding}' locale 'C' template template0"
+    )
+    yield Database(shop.database.server, name)
+    shop.database.execute(f"drop database {name} with (force)")
 
 
 def _url(kind: str, database: Database) -> str:
@@ -212,6 +220,18 @@ def test_a_database_without_md5_is_read_by_spark(shop: Shop, latin: Database) ->
     )
     found = shop.audit("orders", "--copy-url", _url("postgresql", latin), "--grace", "0")
     assert (found["stale"], found["columns"], found["lag"]) == (1, {"note": 1}, 0)
+
+
+def test_a_database_that_counts_bytes_is_read_by_spark(shop: Shop, computed: list[bool]) -> None:
+    columns = "id bigint, note text, amount numeric, paid boolean, updated_at timestamptz"
+    change = "update orders set note = 'Ärger' where id <= 50"
+    with _create(shop, "SQL_ASCII") as copy:
+        _copy(shop, copy, columns, lambda row: [*row.values()])
+        for database in (shop.database, copy):
+            database.execute(change)
+        found = shop.audit("orders", "--copy-url", _url("postgresql", copy), "--grace", "0")
+    assert found["equal"], found
+    assert computed == [False]
 
 
 def test_flagged_rows_are_left_out_by_spark(shop: Shop, latin: Database) -> None:

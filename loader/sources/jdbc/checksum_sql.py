@@ -269,14 +269,18 @@ class MySQLChecksum(Checksum):
         return f"cast(sum({number}) as char)"
 
 
-def choose_checksum(dialect: Dialect, version: int) -> Checksum | None:
-    """Returns the builder of checksum SQL for a kind of database, or None if it has no md5.
+def choose_checksum(dialect: Dialect, connection: Connection) -> Checksum | None:
+    """Returns the builder of checksum SQL for a database.
 
-    Args:
-        version: the major version of the database.
+    Returns None if the database has no md5 function, or counts bytes instead of characters.
     """
     if isinstance(dialect, PostgreSQL):
-        return PostgreSQLChecksum(dialect, version)
+        [(encoding,)] = connection.rows("select pg_catalog.current_setting('server_encoding')")
+        return (
+            None
+            if encoding == "SQL_ASCII"
+            else PostgreSQLChecksum(dialect, connection.major_version)
+        )
     return MySQLChecksum(dialect) if isinstance(dialect, MySQL) else None
 
 

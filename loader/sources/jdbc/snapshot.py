@@ -376,7 +376,7 @@ class JdbcSnapshot(ColumnSql, Snapshot):
         unique: bool,
     ) -> Contents:
         with self.connect(table) as connection:
-            checksum = choose_checksum(self.dialect, connection.major_version)
+            checksum = choose_checksum(self.dialect, connection)
             if checksum is not None:
                 parts, left_out = list_comparable(checksum, connection, table)
         if checksum is not None and unique:
