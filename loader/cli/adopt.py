@@ -30,7 +30,7 @@ def adopt(
     newest_by: tuple[str, ...],
     deleted: str | None,
 ) -> None:
-    """Makes COPY the first batch of TABLE's raw table, without rereading the source.
+    """Makes COPY the first batch of TABLE's raw table.
 
     TABLE is a table in loader.yml, written as source.table. COPY is a table that another tool has
     loaded from the same source: a table in the profile's Spark, or a path with a slash (Parquet,
@@ -76,10 +76,10 @@ def show_adopted(settings: Settings, adopted: Adopted, copy: str) -> None:
     settings.output.say(
         f"{adopted.table}: {copy} is the first batch of the raw table. "
         + (
-            f"Of its {format_count(adopted.rows, 'row')}, {listed} differed from the source: "
+            f"It differed from the source ({listed}), so "
             f"{format_count(read, 'row was', 'rows were')} read from the source."
             if listed
-            else f"Its {format_count(adopted.rows, 'row')} were equal to the source."
+            else f"Its {format_count(adopted.rows, 'row')} were equal to the source's."
         )
     )
     settings.output.say("Next: loader run, loader codegen, dbt build")

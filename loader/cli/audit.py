@@ -58,13 +58,20 @@ def _read_pause(ctx: click.Context, param: click.Parameter, value: str) -> float
     "--copy-url", metavar="URL", help="COPY is a table of this database, not a table of Spark."
 )
 @copy_options
-@click.option("--key", multiple=True, metavar="COLUMN", help="Default: the primary key.")
+@click.option(
+    "--key",
+    multiple=True,
+    metavar="COLUMN",
+    help="A column of the key; repeatable. Default: the primary key.",
+)
 @click.option(
     "--cursor",
     metavar="COLUMN",
     help="The column that dates rows. Default: a column named like updated_at.",
 )
-@click.option("--ignore", multiple=True, metavar="COLUMN", help="Do not compare this column.")
+@click.option(
+    "--ignore", multiple=True, metavar="COLUMN", help="Do not compare this column; repeatable."
+)
 @click.option(
     "--sample",
     "share",
