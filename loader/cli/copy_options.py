@@ -40,7 +40,7 @@ _OPTIONS = (
         "--newest-by",
         multiple=True,
         metavar="COLUMN",
-        help="With --versions: a column of COPY that orders versions, instead of the tool's; repeatable.",
+        help="With --versions: a column that orders versions, instead of the tool's; repeatable.",
     ),
     click.option("--deleted", metavar="COLUMN", help="The column of COPY that flags deleted rows."),
 )
