@@ -202,24 +202,26 @@
             {%- set column = columns.get((state.field or "") | lower) -%}
             {%- do parts.append(dict(state, place=parts | length, table=table, key=key,
                 column=column, type=column.type if column and state.cursor is not none else none,
-                known=after.get(key, state).batch, heads=[])) -%}
+                known=after.get(key, state).batch)) -%}
         {%- endfor -%}
         {%- do table.update({"sources": sources, "is_shared": sources | length > 1
             if target.type != "spark"
             else strandline._sources_of(table.properties) | length > 0}) -%}
         {%- if table.is_shared or not sources -%}
             {%- do parts.append({"place": parts | length, "table": table, "key": none,
-                "column": none, "type": none, "known": 0, "heads": []}) -%}
+                "column": none, "type": none, "known": 0}) -%}
         {%- endif -%}
     {%- endfor -%}
     {{ return(parts) }}
 {%- endmacro %}
 
 
-{% macro _read_raw_tables(parts) -%}
+{% macro _read_raw_tables(parts, all_batches=false) -%}
     {#- Reads the raw tables. Sets raw_batch, is_ahead and is_unreadable of each part. Sets `heads`:
         the newest batch, and in a shared table the newest batch of each source, as [{source, batch,
-        missing, seconds_old}]. `missing` is the number of batches after `known`. -#}
+        missing, seconds_old}]. `missing` is the number of batches after `known`. First reads only
+        the state's batch and later ones, which usually contain the state's cursor. If they do not,
+        reads all batches. -#}
     {%- set raw_sql -%}
         {%- for type in parts | map(attribute="type") | unique(case_sensitive=true) %}
         select
@@ -286,10 +288,11 @@
                 null
             from {{ strandline._pinned(part.table.relation, part.table.get("properties", {})) }}
                 as rows_of_raw
+            where {{ "_cq_batch >= " ~ part.batch if part.key and not all_batches else "true" }}
             {%- if part.table.is_shared and part.key %}
-            where _cq_source_name = {{ strandline._literal(part.source) }}
+                and _cq_source_name = {{ strandline._literal(part.source) }}
             {%- elif part.table.sources and not part.key %}
-            where coalesce(_cq_source_name not in ({{ strandline._literal_list(
+                and coalesce(_cq_source_name not in ({{ strandline._literal_list(
                 part.table.sources) }}), true)
             {%- endif %}
             {%- endfor %}
@@ -298,19 +301,30 @@
         {{- "\n        union all" if not loop.last }}
         {%- endfor %}
     {%- endset -%}
-    {%- for row in (run_query(raw_sql) if parts else []) if row[1] is not none or parts[
-        row[0] | int].key -%}
-        {%- set part = parts[row[0] | int] -%}
-        {%- do part.update({
-            "raw_batch": row[1] | int if row[1] is not none else none,
-            "is_unreadable": row[6],
-            "is_ahead": row[5] and not (row[7] and strandline._is_committed(part)),
-        }) -%}
-        {%- if row[1] is not none -%}
-            {%- do part.heads.append({"batch": row[1] | int, "source": row[2] or "",
-                "missing": row[3] | int, "seconds_old": (row[4] or 0) | float}) -%}
-        {%- endif -%}
+    {%- set rows = {} -%}
+    {%- for row in (run_query(raw_sql) if parts else []) -%}
+        {%- do rows.setdefault(row[0] | int, []).append(row) -%}
     {%- endfor -%}
+    {%- set doubtful = [] -%}
+    {%- for part in parts -%}
+        {%- set heads = [] -%}
+        {%- for row in rows[part.place] if row[1] is not none -%}
+            {%- do heads.append({"batch": row[1] | int, "source": row[2] or "",
+                "missing": row[3] | int, "seconds_old": (row[4] or 0) | float}) -%}
+        {%- endfor -%}
+        {%- set first = rows[part.place][0] -%}
+        {%- do doubtful.append(part) if part.key and (first[5] or not heads) -%}
+        {%- do part.update({
+            "heads": heads,
+            "raw_batch": heads[0].batch if heads else none,
+            "is_unreadable": first[6],
+            "is_ahead": first[5] and not (all_batches and first[7]
+                and strandline._is_committed(part)),
+        }) -%}
+    {%- endfor -%}
+    {%- if doubtful and not all_batches -%}
+        {%- do strandline._read_raw_tables(doubtful, all_batches=true) -%}
+    {%- endif -%}
 {%- endmacro %}
 
 
