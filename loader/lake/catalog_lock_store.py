@@ -42,7 +42,10 @@ _RUN_PREFIX = "run."
 _ATTEMPTS = 20
 _REFUSALS = 3
 _REFUSED_SECONDS = 3.0
-"""A commit fails after this many refusals over this time while no other process commits."""
+"""A commit fails after at least this many refusals over at least this time.
+
+Refusals count only while no other process commits.
+"""
 # The maximum age of a tag in ms. No process expires tags: the age only makes the tag differ.
 _MOVED_AGE = 1
 # The commit was rejected, or its outcome is unknown. The next attempt first reads the records.
@@ -228,6 +231,8 @@ class CatalogLockStore:
 
     def _commit(self, change: Callable[[Any], Any]) -> None:
         """Commits a change to the metadata. Retries if another process commits first.
+
+        Raises a TableError if the catalog keeps refusing commits for another reason.
 
         Args:
             change: builds the new metadata from the current metadata. Returns None if there is

@@ -99,7 +99,7 @@ def source_of(lake: Lake, table: str, batch: int) -> str | None:
 
 
 def sharers(handle: Any) -> dict[str, Any]:
-    """Returns the key and cursor of each source that shares a raw table."""
+    """Returns the key and cursor of each source that shares a raw table; empty if none do."""
     sources: dict[str, Any] = json.loads(decode_property(handle.properties().get(SOURCES) or "{}"))
     return sources
 
@@ -228,7 +228,10 @@ def _list_published(handle: Any) -> Iterator[Commit]:
 
 
 def _find_kept_by_compaction(handle: Any, of: Collection[str] = ()) -> Commit | None:
-    """Returns the newest commit that was copied to the table properties, if any."""
+    """Returns the newest commit that was copied to the table properties, if any.
+
+    The table may have later commits.
+    """
     kept_commits = [commit for commit in _all_kept(handle) if not of or commit.source in of]
     return max(kept_commits, key=lambda commit: commit.batch, default=None)
 

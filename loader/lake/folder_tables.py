@@ -1,6 +1,6 @@
 """Reads system tables in a local folder with pyiceberg, so that Spark need not be started.
 
-pyiceberg reads only intact tables of a Hadoop catalog. For all other tables,
+Only intact tables of a Hadoop catalog can be read in this way. For all other tables,
 :class:`SparkNeededError` is raised. Spark then reads the table or reports the damage.
 """
 

@@ -70,7 +70,10 @@ class Records:
         return self._values(records, columns)
 
     def _values(self, records: Any, columns: Sequence[str]) -> list[dict[str, Any]]:
-        """Converts records to Python values, in one JVM call if they are all strings or numbers."""
+        """Converts records to Python values.
+
+        Needs only one JVM call if all columns are strings, integers or booleans.
+        """
         if not records.size():
             return []
         types = [self._columns.get(name.lower(), ("", ""))[1] for name in columns]

@@ -306,7 +306,10 @@ class Ledger:
 
     @_reports_damage
     def newest(self) -> list[dict[str, Any]]:
-        """Returns the last attempt and the last successful attempt of each table, for `status`."""
+        """Returns one row per table, for `status`.
+
+        It contains totals, and values of the last attempt and of the last successful attempt.
+        """
         if not self.lake.exists(TABLE):
             return []
         # If an older version created the ledger, it lacks these columns until the next run.

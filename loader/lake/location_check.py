@@ -33,7 +33,7 @@ def refuse_moved(here: str, recorded: str, name: str) -> None:
 
 
 def _path(location: str) -> str:
-    """Removes the scheme from a location, because a path can be written with or without one."""
+    """Removes the scheme, which may be missing from a location or be spelled in several ways."""
     return re.sub(r"^[A-Za-z][A-Za-z0-9+.-]*:(?=/)", "", location).rstrip("/").replace("///", "/")
 
 

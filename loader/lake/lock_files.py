@@ -60,7 +60,8 @@ def find_local_warehouse(catalog_type: str | None, warehouse: str) -> Path | Non
 def find_user_folder(catalog: str, warehouse: str) -> Path:
     """Returns the lock folder for a shared catalog. All processes of this user share the folder.
 
-    Raises a SpecError if the folder cannot be created or belongs to another user.
+    Raises a SpecError if no folder can be created, or if other users own the existing folder or may
+    write to it.
     """
     digest = hashlib.sha256(f"{catalog}|{warehouse}".encode()).hexdigest()[:12]
     problem: OSError | None = None

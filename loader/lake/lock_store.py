@@ -126,7 +126,10 @@ class LockStore(Protocol):
         """Returns the time of a run's last heartbeat, or None if there is none."""
 
     def write_heartbeat(self, run_id: str, text: str | None) -> None:
-        """Replaces a run's heartbeat, or removes it if `text` is None."""
+        """Replaces a run's heartbeat, or removes it if `text` is None.
+
+        Only the run itself may call this; other runs call :meth:`remove_heartbeat`.
+        """
 
     def remove_heartbeat(self, run_id: str) -> None:
         """Removes a dead run's heartbeat unless a lock record still refers to the run."""
@@ -243,7 +246,7 @@ class StalenessClock:
         self._changing = threading.Lock()
 
     def unchanged_for(self, key: object, value: object) -> float:
-        """Returns for how many seconds a key has had this value; 0 for a new value."""
+        """Returns for how many seconds a key has had this value; 0 for a new key or value."""
         with self._changing:
             now = self._clock()
             previous, seconds, last = self._values.get(key, (object(), 0.0, now))
