@@ -134,7 +134,7 @@ class Cursor:
 
     @staticmethod
     def is_finer(text: str | None, type_: CursorType) -> bool:
-        """Returns whether :meth:`parse` truncates digits of the text."""
+        """Returns whether :meth:`parse` truncates a digit other than 0."""
         times = (CursorType.TIMESTAMP, CursorType.TIMESTAMPTZ)
         return type_ in times and re.search(r"\.\d{6}\d*[1-9]", text or "") is not None
 
@@ -200,7 +200,10 @@ def read_clock(type_: CursorType) -> Cursor | None:
 
 
 def choose_later(left: Cursor | None, right: Cursor | None) -> Cursor | None:
-    """Returns the later of two cursors; for strings, which cannot be compared, `right`."""
+    """Returns the later of two cursors of the same type. None is earlier than any cursor.
+
+    For strings, which only the source can order, returns `right`.
+    """
     if left is None or right is None:
         return right or left
     if right.type is CursorType.STRING:

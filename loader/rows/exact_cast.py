@@ -41,7 +41,7 @@ def cast_exactly(text: Column, target: t.DataType, name: str, hides_value: bool 
     """Casts a string column to a type. The query fails if the cast would change a value.
 
     For example, it fails if a number has too many digits, if a date has a time of day, or if a
-    value for a timestamp without time zone has one.
+    timestamp without time zone has a time zone.
 
     Args:
         target: a type that `column_types` supports.

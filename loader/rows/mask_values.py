@@ -39,7 +39,7 @@ def make_mask(mask: str, key: bytes | None) -> Callable[[Any], Any]:
         make_mask("last: 4", None)("4111111111111111") == "***1111"
 
     Args:
-        mask: the mask as it is in the spec.
+        mask: the validated mask (:data:`loader.spec.options.Mask`).
     """
     kind, _, count = mask.partition(": ")
     if kind == HASH:

@@ -50,10 +50,10 @@ def flag_redelivered(
 ) -> DataFrame:
     """Adds three boolean columns, which compare a row with its key's newest version in `raw`.
 
-    - ``_cq_redelivered``: the newest version is identical. - ``_cq_overrules``: the row is newer,
-    but its cursor does not show it, because the newest version's cursor is higher, or because both
-    have the same cursor and it is below the window. - ``_cq_cursor_unmoved``: the newest version
-    has the same cursor but different values.
+    - ``_cq_redelivered``: the newest version is identical.
+    - ``_cq_overrules``: the row is newer, but its cursor does not show it, because the newest
+      version's cursor is higher, or because both have the same cursor and it is below the window.
+    - ``_cq_cursor_unmoved``: the newest version has the same cursor but different values.
 
     From the raw table, only rows at or above the window's lower bound are read, so the cost depends
     only on the size of the window. If the cursor is a string that the source does not order by
@@ -157,7 +157,8 @@ def _select_comparable(
     """Returns rows of the raw table that include the newest version of each key in a window.
 
     The newest version may be in a newer generation and have a cursor below the window. If the
-    window contains versions of an older generation, all later batches are therefore included.
+    window contains versions of an older generation, all batches since the first of these versions
+    are therefore included.
     """
     generation = f.col(GENERATION)
     if has_base:

@@ -26,8 +26,8 @@ class CursorField:
     """A table's cursor column and its type.
 
     Attributes:
-        collated: whether the source orders the column by a collation. Spark orders strings by
-            bytes.
+        collated: whether the column is a string that the source does not order by bytes. Spark
+            always orders strings by bytes.
     """
 
     name: str
@@ -120,7 +120,7 @@ class LogRange:
 
 @dataclass(frozen=True)
 class Bounds:
-    """A source's answer to a window, before its rows are read.
+    """A source's answer to a window, before its rows are read. It describes one snapshot.
 
     Attributes:
         rows: the number of rows that are at or above the lower bound or have no cursor; None if
