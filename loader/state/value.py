@@ -53,7 +53,7 @@ class TableState:
     """The content of a state value, mainly the cursor and the batch.
 
     Attributes:
-        batch: the number of the newest batch.
+        batch: the number of the newest batch, whose rows the cursor includes.
         generation: the newest generation. New rows go into it, unless the source may return several
             versions of a key (:func:`loader.rows.version_order.assign_generation`).
         base: the generation of the last full read; None if it equals `generation`.
@@ -260,7 +260,8 @@ def _order_by_cursor(
     """Returns a sort key that orders states of the same batch by their cursors.
 
     Raises a StateError if they cannot be ordered, for example because the cursors are from
-    different columns, or are strings, which only the database can order.
+    different columns, are strings, which only the database can order, or are equal although the
+    checkpoints or generations differ.
     """
     cursors = [state.cursor for state in states if state.cursor]
     kinds = {(s.cursor_field, s.cursor.type) for s in states if s.cursor}
