@@ -57,7 +57,8 @@ class Differences:
 def narrow_share(candidates: DataFrame, share: KeySelection) -> KeySelection | None:
     """Returns a selection of the candidates' keys, or None if there are no candidates.
 
-    If there are too many keys for an SQL list, returns `share` unchanged.
+    If there are too many keys for an SQL list, returns `share` unchanged. `share` must contain all
+    candidates.
     """
     keys = [row[KEY] for row in candidates.select(KEY).limit(_MAX_LISTED + 1).collect()]
     if not keys:
@@ -81,7 +82,7 @@ def confirm_differences(
 ) -> Differences:
     """Confirms candidates: rereads and compares their rows, and searches for missing keys.
 
-    Rows that match have different checksums if they contain a time that only the database can
+    Rows that match may have different checksums if they contain a time that only the database can
     format. They are not missed updates. A key that exists in the source is not a missed delete. It
     may appear to be missing if the database and Spark hash it differently, or if it was inserted
     after the comparison had read the table.

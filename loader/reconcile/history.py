@@ -102,7 +102,7 @@ class LastComparison:
     Attributes:
         at: the time of the comparison in seconds since 1970.
         seconds: the bucket's share of the comparison's duration; 0 if unknown.
-        rows: the number of the bucket's keys in the raw table.
+        rows: the number of the bucket's keys in the raw table (`VerifiedBucket.rows_snapshot`).
         has_unrepaired: whether differences were found and not repaired.
     """
 
@@ -225,7 +225,7 @@ class VerificationHistory:
 def choose_buckets(
     last_verified: Mapping[int, int], buckets: int, per_run: int | None
 ) -> tuple[int, ...]:
-    """Returns the least recently compared buckets, starting with buckets that were never compared.
+    """Returns the least recently compared buckets, by number. Prefers buckets never compared.
 
     Args:
         last_verified: the last comparison time of each bucket.

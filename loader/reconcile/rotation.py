@@ -52,6 +52,7 @@ class Attempt:
 
     Attributes:
         ended: the end of the comparison in seconds since 1970; 0 if there was no comparison.
+        seconds: the duration of the comparison; 0 if unknown.
     """
 
     ended: float = 0.0
