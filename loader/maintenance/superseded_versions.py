@@ -1,9 +1,9 @@
 """Selects superseded versions in a raw table, and removes them during compaction.
 
 Compaction has a removal limit, a batch number. In the batches up to this limit, only the newest
-version of each key is kept. So the latest table can still be computed as of the limit and as of
-every later batch, and a dbt model that has merged the batches up to the limit still finds all later
-rows. The removal limit is
+version of each key is kept. Later batches are not changed. So the latest table can still be
+computed as of the limit and as of every later batch, and a dbt model that has merged the batches up
+to the limit still finds all later rows. The removal limit is
 
 - lower than the newest batch, because state, commits and the next sync depend on the newest batch;
 - at most the newest batch that every latest table and history in the catalog has merged;
@@ -229,8 +229,8 @@ def _find_removal_limit(
 def _find_lowest_cursor(lake: Lake, table: str, cursor: str, sources: Sequence[str]) -> str | None:
     """Returns an SQL expression for the lowest cursor that the next sync may reread.
 
-    This is the lower bound of the last sync. Returns None if the ledger has no sync with this
-    cursor column.
+    This is the lower bound of the last sync, because the next sync does not start at a lower
+    cursor. Returns None if the ledger has no sync with this cursor column.
 
     Args:
         sources: the sources that share the table. Each source has its own windows.
