@@ -28,6 +28,7 @@ from loader.spec.validation import Model, OptionError, validate_options
 SCHEME = "strandline://"
 STATE_GROUP = "strandline.state"
 MIN_KEY_BYTES = 16
+"""The minimum length of `mask_key`."""
 _BUILT_IN_PATHS = ("spark", "sqlite", "postgresql", "redis")
 
 

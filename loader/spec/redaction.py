@@ -1,8 +1,8 @@
 """Removes secrets from logs, errors and the ledger.
 
 Registered secrets are the values of secret keys, the user information in URLs, the contents of
-``${file:…}``, and the values that a connector declares as secret. Text after a key such as
-`password=` is masked even if it is not registered.
+``${file:…}``, and the values that a connector declares as secret. Text in places where secrets
+usually are, such as after `password=`, is masked even if it is not registered.
 
 A password may be a word in the loader's own messages, such as `loader` or `setup`. It is then
 masked only in text from other programs (:func:`redact_foreign`, :func:`excerpt`).
@@ -141,6 +141,7 @@ def _find_by_position(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _mask(text: str, spans: Iterable[tuple[int, int]], longest: int) -> str:
+    """Returns the start of a text in which each of the sorted spans is replaced by a mask."""
     # Overlapping spans become one mask, so that no part of a secret remains.
     pieces, end = [], 0
     for start, stop in spans:
@@ -205,13 +206,17 @@ class Redactor:
                 self._forms, self._index = {**current, **added}, None
 
     def keep_readable(self, *names: str) -> None:
-        """Registers names, such as table names, that are not masked even if they equal a secret."""
+        """Registers names, such as table names, that are readable even if they equal a secret.
+
+        This applies to the loader's messages (:meth:`redact`), not to text from other programs.
+        """
         self._names.update(names)
 
     def redact(self, text: str) -> str:
         """Removes secrets from one of the loader's messages.
 
-        Masks neither registered names nor words that occur in the loader's messages.
+        Masks registered secrets, except names and words that occur in the loader's messages, and
+        all text in places where secrets usually are.
         """
         spans = sorted({*self.find_registered(text, in_own_text=True), *_find_by_position(text)})
         return _mask(text, spans, len(text)) if spans else text
