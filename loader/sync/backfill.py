@@ -43,8 +43,8 @@ class Backfill:
     Attributes:
         low: the lower bound, inclusive.
         high: the upper bound, inclusive. The default is the stored cursor.
-        chunk: the size of a chunk, such as `1 day` or `10000`. By default, a chunk has about a
-            million rows.
+        chunk: the range of cursor values in one chunk, such as `1 day` or `10000`. By default, the
+            range is divided so that a chunk has about a million rows; strings are not divided.
     """
 
     low: str

@@ -1,7 +1,7 @@
-"""Detects windows without new rows by comparing digests of the rows at the stored cursor.
+"""Detects windows without new rows by comparing digests of their rows.
 
-A window starts at the stored cursor, so it contains at least the last row of the previous sync.
-Reading this row and comparing it with the raw table takes Spark about a second. To avoid this
+A window starts at the stored cursor or lower, so it contains at least the last row of the previous
+sync. Reading this row and comparing it with the raw table takes Spark about a second. To avoid this
 delay, a sync stores a digest of the rows that the next window will contain, if the source can
 compute digests. If the next sync computes the same digest, it reads no rows.
 
@@ -33,7 +33,7 @@ from loader.sync.table_plan import FULL_REFRESH, TablePlan
 def is_unchanged(
     plan: TablePlan, snapshot: Snapshot, prior: PriorState, window: Window, bounds: Bounds
 ) -> bool:
-    """Returns whether a window contains exactly the rows that the last sync found at its cursor."""
+    """Returns whether a window contains exactly the rows whose digest the last sync stored."""
     stored = prior.state.boundary
     if stored is None or window.low is None or plan.options.redelivered_rows == "append":
         return False
@@ -121,7 +121,10 @@ def build_boundary(
 
 
 def _may_begin_below(low: Cursor, read_from: Cursor | None) -> bool:
-    """Returns whether `low` may be below `read_from`. Only the source can order strings."""
+    """Returns whether `low` may be below `read_from`.
+
+    Returns True for different strings, because only the source can order them.
+    """
     if read_from is None or low == read_from:
         return False
     return low.type is CursorType.STRING or low.order < read_from.order

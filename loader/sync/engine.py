@@ -30,8 +30,9 @@ def sync_table(sync: SyncContext, plan_batch: PlanBatch = plan_window) -> SyncRe
     Returns the ledger row, or the sum of the ledger rows if the sync had several batches.
 
     Raises:
-        TableError, StateError: if the sync failed. If it failed after the batch was published, the
-            next run recovers the batch. Otherwise, nothing was published.
+        TableError, StateError: if the sync failed. If it failed after a batch was published, the
+            next run recovers that batch. Otherwise, nothing of the batch was published. Earlier
+            batches of the sync remain.
     """
     with sync.unlock_at_end():
         return sync_locked_table(sync, plan_batch)

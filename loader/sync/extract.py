@@ -144,7 +144,8 @@ class _Extracted:
 def extract(sync: SyncContext, planned: PlannedBatch) -> Iterator[Batch]:
     """Reads a planned batch, and yields it without the rows that the raw table already contains.
 
-    Raises a TableError if the source returns more or fewer rows than it counted.
+    Cached rows are freed on exit. Raises a TableError if the source returns more or fewer rows than
+    it counted.
     """
     began = now()
     if not _has_rows(sync, planned):
@@ -417,6 +418,7 @@ def _starts_at_cursor(sync: SyncContext, planned: PlannedBatch) -> bool:
 
 
 def _no_lost_rows(sync: SyncContext, planned: PlannedBatch) -> LostRows:
+    """Returns the lost rows of a batch in which all new rows are above the stored cursor."""
     if not _starts_at_cursor(sync, planned):
         return LostRows()
     return LostRows(0, 0, 0 if sync.plan.key else None)
@@ -449,6 +451,7 @@ def _reaches_below(window: Window, bounds: Bounds) -> bool:
 def _may_reach_base(
     sync: SyncContext, window: Window, bounds: Bounds, generations: Generations
 ) -> bool:
+    """Returns whether a window may contain versions of a base generation that is not the newest."""
     cursor, floor = window.cursor, window.floor(bounds)
     if cursor is None or floor is None or cursor.collated:
         return False

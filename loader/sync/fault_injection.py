@@ -4,8 +4,8 @@
 before its state is written. ``LOADER_CRASH_AT=published:shop.orders`` waits for a batch of this
 table, and ``ledger-recorded:shop.orders#5`` waits until this table reaches the step for the fifth
 time, such as in the fifth chunk of a backfill. Separate several crash points with commas. Each
-table then waits at its crash point until all tables have reached theirs. The next run must recover
-from a crash at any step.
+table then waits at its crash point, and the loader is killed when all tables have reached theirs.
+The next run must recover from a crash at any step.
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ def register_sharer(plan: TablePlan, lake: Lake) -> None:
 
 
 def _read_sources(lake: Lake, plan: TablePlan, newest: Commit) -> Mapping[str, Any]:
-    """Maps each source of a raw table to its shape, or to None if it does not share the table."""
+    """Maps each source of a raw table to its key and cursor; to None if it does not share it."""
     sources = sharers(lake.handle(plan.lake_table))
     if sources or not newest.batch:
         return sources

@@ -40,7 +40,7 @@ class PlannedSource:
     """A source with the plans for its tables in one run.
 
     Attributes:
-        errors: errors that concern the whole source.
+        errors: the source's other errors, such as for a pattern that matches no table.
         refused: maps the lake name of each table that cannot be synced to its error.
     """
 

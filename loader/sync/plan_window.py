@@ -69,7 +69,7 @@ class PlannedBatch:
         is_followed: returns whether another batch follows.
         deletes_missing: whether a tombstone is appended for each key of the raw table that is
             missing from the batch. True if the spec now selects different rows, or if a filtered
-            table is refreshed.
+            table is refreshed, unless the table has no key or is read from a log.
         allows_mass_deletes: whether tombstones may be appended for more than a tenth of the keys.
             True if the spec now selects different rows, or if the source cannot change while it
             is read.
@@ -240,7 +240,8 @@ def advance_state(
     """Returns the state after a sync that appended no row.
 
     The raw table has all rows up to the upper bound, so the cursor advances to this bound.
-    Otherwise, after a reset to an older cursor, every sync would reread these rows.
+    Otherwise, after a reset to an older cursor, every sync would reread these rows. The cursor does
+    not change if rows are dated in the future.
 
     Args:
         is_resumed: whether the source resumes from its checkpoint. If so, the checkpoint is stored
@@ -355,7 +356,7 @@ def find_clock_slack(plan: TablePlan) -> int | None:
 
 
 def _check_bounds(plan: TablePlan, prior: PriorState, bounds: Bounds, watch: Watch) -> None:
-    """Reports rows of the window that the spec rejects, or that the user should know about."""
+    """Raises a TableError for null cursors that the spec forbids; warns of other unusual rows."""
     if bounds.nulls and plan.options.null_cursor == "fail":
         raise TableError(
             f"{format_count(bounds.nulls, 'row has', 'rows have')} no cursor "

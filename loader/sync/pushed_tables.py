@@ -136,6 +136,7 @@ def _build_no_source_error(where: str) -> LoaderError:
 
 
 def _list_lakes(spec: Spec) -> list[LakeDestination]:
+    """Returns the lakes of a spec that this process's Spark session can read."""
     every = [lake for lake in spec.destinations if isinstance(lake, LakeDestination)]
     used = [spec.destination(source.destinations[0]).lake for source in spec.sources]
     target = next(((lake.profile, lake.target) for lake in (*used, *(e.lake for e in every))), None)

@@ -31,7 +31,8 @@ class PriorState:
         has_begun: whether the source has ever published a batch, even if the raw table no longer
             contains it.
         total: the sum of this sync's batches so far; None before the first batch.
-        has_new_selection: whether the table's filter or query has changed since the last sync.
+        has_new_selection: whether the spec selects different rows than at the last sync
+            (:func:`is_selection_new`).
         has_new_columns: whether the table has no key, and the source's rows have different columns
             from the raw table. If so, they cannot be compared with it.
     """
@@ -134,8 +135,8 @@ def recover(sync: SyncContext) -> PriorState:
 def is_selection_new(plan: TablePlan, state: TableState) -> bool:
     """Returns whether the spec selects different rows than at the last sync.
 
-    Also returns True if the state was reset and the table has a key, because the raw table may
-    contain keys that are no longer selected.
+    If the table has a key, and a filter or a query, also returns True if the state was reset,
+    because the raw table may contain keys that are no longer selected.
     """
     if not plan.key and state.was_reset(plan.table.selection):
         return False

@@ -195,8 +195,9 @@ class _Run:
         self.workers = workers
         self.id = create_run_id()
         self.writer = ProgressWriter(pipeline.idle_since)
-        # Backfills and tables with crash points write their progress immediately. So do sources
-        # that share a raw table, because each source reads the previous source's ledger row.
+        # Backfills, reconciliations and runs with several crash points write their progress
+        # immediately. So do sources that share a raw table, because each source reads the previous
+        # source's ledger row.
         self.writes_together = work is sync_table and not watch.keeps_tables_apart
         self.slots = threading.Semaphore(workers)
         self.shared_leases: dict[str, SharedLease] = {}

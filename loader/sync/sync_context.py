@@ -72,7 +72,8 @@ class SyncContext:
 
         Args:
             state: the new state; None if it has not changed.
-            total: the sum of the sync's batches, which is reported to the user.
+            total: the sum of the sync's batches, which is reported to the user; None if it equals
+                `record`.
             immediately: writes both now, even if this sync defers progress.
         """
         if self.defer_progress is not None and not immediately:

@@ -174,7 +174,7 @@ def plan_table(
     _check_names(table, where)
     mode = FULL_REFRESH if full_refresh else options.sync_mode
     follows_log = options.sync_mode == CDC
-    # The log already orders the changes. Only dbt models use a cursor from the spec.
+    # The log already orders the changes, so only dbt models use a cursor from the spec.
     name = None if follows_log else options.choose_cursor(table.schema.names) or table.cursor_field
     if name is None and mode == INCREMENTAL and table.progress is Progress.CURSOR:
         raise NoCursorError.of(table, where)
