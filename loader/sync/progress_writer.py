@@ -138,7 +138,7 @@ class ProgressWriter:
             self._record_group(group)
 
     def _store_group(self, entries: Sequence[Entry]) -> None:
-        """Stores states in one commit. If this fails, stores them one by one."""
+        """Stores states in one commit. If this fails, stores them singly: one may be faulty."""
         confirmed = _keep_locked(entries)
         if not confirmed:
             return

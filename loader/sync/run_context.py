@@ -83,6 +83,9 @@ class Watch:
         self.listener.warn(table, text)
 
     def check_interruption(self, table: str) -> None:
-        """Raises a TableError if the run was asked to stop."""
+        """Raises a TableError if the run was asked to stop.
+
+        The next run discards this run's staged files.
+        """
         if self.stopped.is_set():
             raise interruption_error(f"table {table}")
