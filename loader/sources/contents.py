@@ -59,6 +59,7 @@ class KeySelection:
     keys: tuple[str, ...] | None = None
 
     def contains(self, key: Column) -> Column:
+        """Returns whether the key with this hash is selected."""
         if self.keys is not None:
             return key.isin(*self.keys)
         if self.buckets is None:

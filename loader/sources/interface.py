@@ -2,7 +2,7 @@
 
 A connector is a class that extends :class:`Source`. It is registered in the entry-point group
 ``strandline.sources``, under the name that source documents use as their ``path``. It does not
-handle state, batches or Iceberg. From the loader, it imports only this module,
+handle state, batches or Iceberg. Of the loader's modules, it needs only this one,
 :mod:`loader.rows.cursor`, :mod:`loader.rows.window`, :mod:`loader.spec.options` and
 :mod:`loader.errors`::
 
@@ -437,8 +437,8 @@ class Snapshot(ABC):
     def check_unaltered(self, table: SourceTable) -> None:  # noqa: B027
         """Raises a TableError if the source's columns have changed since the table was described.
 
-        Called before the rows are published. Without this check, the values of a newly added column
-        might never be read.
+        Called after the rows are read and before they are published. Without this check, the values
+        of a newly added column might never be read.
         """
 
     def is_steady(self, table: SourceTable) -> bool:
@@ -490,7 +490,7 @@ class Snapshot(ABC):
         """Lazily reads the current rows with the given keys, and possibly other rows.
 
         Called before a row is treated as deleted. If possible, the rows are read from the live
-        table, not from this snapshot.
+        table, not from this snapshot. Keys are compared by value, not by hash.
 
         Args:
             keys: the key columns, named as in :meth:`read`.

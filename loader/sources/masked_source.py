@@ -342,7 +342,8 @@ def _is_text(data_type: t.DataType) -> bool:
 
 
 def _is_hashable(data_type: t.DataType) -> bool:
-    # Java may format equal values of other types differently, depending on its version.
+    # Versions of Java may format values of other types differently, and even equal values may be
+    # formatted differently.
     if isinstance(data_type, t.DecimalType):
         return data_type.scale == 0
     return _is_text(data_type) or isinstance(data_type, (t.IntegralType, t.DateType, t.BinaryType))

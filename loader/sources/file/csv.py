@@ -73,7 +73,8 @@ def group_by_header(
     """Groups files by their headers. Omits files that have no lines.
 
     Raises:
-        TableError: if a file's compression or encoding is not as declared.
+        TableError: if a file's compression does not match its extension, its encoding is not the
+            declared one, or its header does not end.
         Py4JJavaError: if a file cannot be read.
     """
     paths = tuple(paths)
@@ -121,7 +122,7 @@ class _Reader:
         self.native = native
 
     def header(self, path: str) -> str | tuple[str, ...] | None:
-        """Returns a file's header, as a string or as column names; None if the file is empty."""
+        """Returns a file's header, as a string or as column names; None if it has none."""
         file = self.jvm.org.apache.hadoop.fs.Path(self.jvm.java.net.URI(path))
         if self.whole:
             options = {

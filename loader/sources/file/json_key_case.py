@@ -165,7 +165,10 @@ def _last_value(keys: Column, name: Column) -> Column:
 
 
 def _add(shape: t.DataType, places: list[dict[str, Any]]) -> int | None:
-    """Appends a type's entries in the format of `_PLACES`. Returns the first entry's index."""
+    """Appends a type's entries in the format of `_PLACES`. Returns the first entry's index.
+
+    Appends nothing and returns None if the type contains no field names.
+    """
     if not any(_names(shape)):
         return None
     index = len(places)

@@ -97,6 +97,10 @@ def _leaves(data_type: t.DataType, name: str = "") -> Iterator[tuple[str, t.Data
 
 
 def _holds_any(leaf: t.DataType, doubles: bool) -> bool:
+    """Returns whether a column can hold any number, so that its numbers need no check.
+
+    Columns of type double are checked only if `doubles` is true.
+    """
     return not isinstance(leaf, (*_WHOLE, t.StringType, t.DoubleType)) or (
         isinstance(leaf, t.DoubleType) and not doubles
     )

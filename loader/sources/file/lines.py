@@ -96,8 +96,9 @@ def _nothing(schema: StructType) -> list[Column]:
 
 
 def _refusals(native: ReaderOptions, form: str, schema: StructType) -> Column | None:
-    """Returns an expression that fails for rejected lines; None if no check is possible.
+    """Returns an expression that fails for rejected lines and is null for all others.
 
+    Returns None if no check is possible.
     Expensive parts are nested in `when`, because Spark evaluates repeated expressions for all
     lines, even if the left operand of `&` is false.
     """

@@ -66,7 +66,7 @@ def path() -> Column:
 def is_in_window(window: Window, end: Cursor | None, beyond: bool = False) -> Column:
     """Returns whether a file's modification time is in the window and not later than `end`.
 
-    If `beyond` is true, the window's lower bound is excluded.
+    If `end` is None, there is no upper bound. If `beyond` is true, the lower bound is excluded.
     """
     time, inside = f.col(MODIFIED), f.lit(True)
     if window.low is not None:
@@ -168,8 +168,8 @@ def summarize_files(files: DataFrame, cursor: Cursor) -> tuple[Tally, Tally, Tal
 def is_settled(cursor: Cursor, listed_at: Cursor) -> bool:
     """Returns whether a file with the time `cursor` is sure to get a new time if it changes later.
 
-    Some file systems store times with a resolution of two seconds. Within two seconds, a file may
-    be replaced by one that has the same time and size.
+    Some file systems store times with a resolution of two seconds. A file that was listed within
+    two seconds of its time may be replaced by one that has the same time and size.
     """
     return bool(cursor.order + _COARSEST <= listed_at.order)
 
@@ -256,7 +256,11 @@ def find_loaded_files(window: Window, table: SourceTable) -> Column | None:
 def build_mark(
     files: DataFrame, table: SourceTable, window: Window, cursor: Cursor, listed_at: Cursor
 ) -> dict[str, Any]:
-    """Returns the checkpoint after a sync that read all files up to the time `cursor`."""
+    """Returns the checkpoint after a sync that read all files up to the time `cursor`.
+
+    Args:
+        listed_at: the time at which the files were listed.
+    """
     last = Seen.from_mark(window.mark)
     begin = last.begin if last else window.low
     if window.low is None or (last is None and window.low == window.initial):

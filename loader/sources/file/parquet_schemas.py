@@ -55,7 +55,7 @@ class ParquetSchema:
         }
 
     def value(self, name: str, wanted: t.DataType, where: str) -> Column:
-        """Casts a column to its type in the table. Fails on values of sub-microsecond precision."""
+        """Casts a column to its type in the table. Reading fails on sub-microsecond precision."""
         value = f.col(quote_name(name))
         if name.lower() in self.nanos and not isinstance(wanted, t.LongType):
             too_precise = (

@@ -1,6 +1,7 @@
 """The `file` connector, which reads folders of files in any format that Spark supports.
 
 By default, the cursor is the file's modification time, so a sync reads new and rewritten files.
+A column in the files can be the cursor instead.
 """
 
 from __future__ import annotations
@@ -224,7 +225,11 @@ class FileSource(Source):
         return find_stored_columns(files(self.spark, native), native, marks[0])
 
     def _read_nested(self, ref: TableRef) -> ReaderOptions:
-        """Returns reader options for nested folders. Rejects files that Spark would skip."""
+        """Returns reader options for nested folders.
+
+        Raises:
+            TableError: if Spark would silently skip files.
+        """
         native: ReaderOptions = ref.native
         if any(name.lower() == RECURSIVE.lower() for name, _ in native.options):
             return native

@@ -313,6 +313,8 @@ def read_digest(
     Args:
         source: the table or a subquery of its rows, for the FROM clause.
         columns: SQL for the stored value of each column.
+        where: a WHERE clause; empty selects all rows.
+        rows: the number of rows; None if unknown.
         indexed: whether the rows can be read with an index.
     """
     allowed = "" if indexed else f" and size <= {_MAX_SCAN_BYTES}"

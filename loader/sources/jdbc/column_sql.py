@@ -168,7 +168,11 @@ class ColumnSql:
         counts: Sequence[str | None],
         cursor: CursorField | None = None,
     ) -> tuple[str, ...]:
-        """Returns warnings about the counted values. Raises a TableError that lists all errors."""
+        """Returns warnings about the counted values.
+
+        Raises:
+            TableError: if some of these values are errors. The message lists all of them.
+        """
         notes, errors = [], []
         where = f"table {self.source.name}.{table.ref.name}"
         for check, count in zip(self._list_lossy_values(table, cursor), counts, strict=True):

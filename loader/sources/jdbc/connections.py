@@ -306,7 +306,12 @@ class Connection:
         return self.java.createStatement()
 
     def _run_query(self, query: Callable[[], Answer]) -> Answer:
-        """Runs a query. Opens a new connection if the server closed this one while it was idle."""
+        """Runs a query. Opens a new connection if the server closed this one while it was idle.
+
+        Raises:
+            ConnectionRefusedByServer: if the database rejects the query.
+            DatabaseError: if the connection is closed.
+        """
         reopen, self.reopen = self.reopen, None
         try:
             return self._explain_errors(query)

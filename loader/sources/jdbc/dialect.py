@@ -17,7 +17,7 @@ from loader.sources.jdbc.connections import Connection
 from loader.sources.jdbc.lossy_values import CHARS, TIMES, Column, LossyValue, jdbc_type
 
 LOGIN_SECONDS = 120
-"""The time limit for opening a connection. PostgreSQL's and MySQL's drivers have none."""
+"""The time limit for opening a connection. PostgreSQL's and MySQL's drivers set none."""
 
 TablePath = tuple["str | None", "str | None", str]
 """The catalog, schema and name of a table."""

@@ -1,10 +1,11 @@
 """Detects values that the lake cannot store exactly, for example:
 
-- a decimal that has more than 38 digits, the maximum in Spark; - a decimal without a declared
-scale, which the JDBC reader rounds to 18 digits after the point; - a PostgreSQL time that is
-infinite, before the year 1, or too late for a 64-bit timestamp; - a time in the ten days of 1582
-that the Java calendar skips; - a MySQL date whose month or day is zero, or an old MySQL time, which
-Java converts with a different calendar.
+- a decimal that has more than 38 digits, the maximum in Spark;
+- a decimal without a declared scale, which the JDBC reader rounds to 18 digits after the point;
+- a PostgreSQL time that is infinite, before the year 1, or too late for a 64-bit timestamp;
+- a time in the ten days of 1582 that the Java calendar skips;
+- a MySQL date whose month or day is zero, or an old MySQL time, which Java converts with a
+  different calendar.
 
 Before the loader reads a column that may contain such values, the database counts them.
 """

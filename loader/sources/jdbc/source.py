@@ -249,6 +249,12 @@ class JdbcSource(Database):
     def _select_columns(
         self, ref: TableRef, described: ColumnDescriptions, key: Sequence[str], cursor: str
     ) -> ColumnDescriptions:
+        """Returns the descriptions of the columns that the `columns` option selects.
+
+        Args:
+            key: the key in the database. The `primary_key` option replaces it.
+            cursor: the cursor's name, in lower case.
+        """
         options = self.read_options(ref)
         required = [*(options.primary_key or key), cursor, options.deleted_field or ""]
         chosen = self.select_columns(ref, list(described), required)
@@ -257,7 +263,14 @@ class JdbcSource(Database):
     def _choose_types(
         self, ref: TableRef, described: ColumnDescriptions, cursor: str, key: Collection[str]
     ) -> dict[str, DataType]:
-        """Returns the types in `column_types`, keyed by the columns' names in the database."""
+        """Returns the types in `column_types`, keyed by the columns' names in the database.
+
+        Args:
+            cursor, key: the names of the cursor and the key columns, in lower case.
+
+        Raises:
+            TableError: if a column does not exist, or if its type cannot be changed.
+        """
         configured = self.read_options(ref).column_types
         if not configured:
             return {}

@@ -111,7 +111,7 @@ class MysqlLateCommits:
         return None
 
     def find_excluded(self, table: SourceTable) -> tuple[int, str]:
-        """Returns 0 rows, because the database does not record which rows were written."""
+        """Returns a count of 0, because the database does not record which rows were written."""
         return 0, ""
 
     def list_warnings(self, table: SourceTable, window: Window) -> tuple[str, ...]:

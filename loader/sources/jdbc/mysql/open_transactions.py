@@ -4,8 +4,8 @@
 at which the calling statement started. If a transaction is open during a sync and commits later,
 its rows may have cursors below the stored cursor, and the condition `cursor >= stored` would miss
 them. Each sync therefore stores a lower bound for their times (`since`), at which the next window
-starts. Rows that are read again are dropped. (In PostgreSQL, only late rows are read, because each
-row contains the id of the transaction that wrote it. See
+starts. Rows that are read again are dropped. (In PostgreSQL, only late rows are read below the
+cursor, because each row contains the id of the transaction that wrote it. See
 :mod:`loader.sources.jdbc.postgresql.continuity`.)
 
 The database reports when a transaction started. However, the transaction's first statement may have

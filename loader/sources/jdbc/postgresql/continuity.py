@@ -227,7 +227,10 @@ class ServerActivity:
 
 
 def parse_known_start(since: str | None) -> dt.datetime | None:
-    """Parses the start of the oldest open transaction; None if unknown (a prepared transaction)."""
+    """Parses the start of the oldest open transaction.
+
+    Returns None if it is unknown, for example while a transaction is prepared.
+    """
     return None if since in (None, UNKNOWN_START) else parse_utc(str(since))
 
 

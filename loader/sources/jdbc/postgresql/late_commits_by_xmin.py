@@ -332,7 +332,7 @@ class PostgresLateCommits:
     def _has_changed_labels(self, table: SourceTable, window: Window) -> bool:
         """Returns whether all rows must be read because labels of their values were changed.
 
-        Without a key, the new versions of rows would not replace the old ones, so none are read.
+        Returns false without a key, because the new versions would not replace the old ones.
         """
         return window.has_key and self.identities[table.ref.name].has_changed_labels(window.mark)
 
