@@ -165,6 +165,7 @@ class Partition:
         is_leaf: whether the partition stores rows.
         created_attached: whether one transaction created and attached the partition. If so, no
             earlier transaction wrote to the partition.
+        transaction, command: the transaction and the command that attached the partition.
     """
 
     name: str

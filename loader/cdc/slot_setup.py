@@ -133,6 +133,10 @@ def prepare_slot(
 def _publish_tables(
     source_slot: SourceSlot, connection: Connection, tables: Sequence[SourceTable]
 ) -> dict[str, TableError]:
+    """Adds all tables at once; if that fails, one by one. Returns the error of each failed table.
+
+    One table can make the statement fail, for example because another session has locked it.
+    """
     try:
         source_slot.publish(connection, tables)
     except DatabaseError:
