@@ -16,7 +16,7 @@ from loader.sources.interface import REST_COLUMN
 from loader.spec.options import ColumnSelection
 
 LONGEST_NAME = 255
-"""The maximum length of a column name. Longer fields are stored in :data:`REST_COLUMN`."""
+"""The maximum length of a column name. Fields with longer names go to :data:`REST_COLUMN`."""
 _MOST_PARTS = 100_000
 """The maximum number of schema parts to read per stream. Each reference to a part counts."""
 

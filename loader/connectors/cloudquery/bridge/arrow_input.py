@@ -263,7 +263,10 @@ def _check_type(kind: pa.DataType) -> None:
 
 
 def _check_size(message: Any) -> None:
-    """Rejects a batch that declares too many values or bytes. Arrow must already have parsed it."""
+    """Rejects a batch that declares too many values or bytes.
+
+    Arrow must already have verified the format of the message.
+    """
     root = _Table.root(memoryview(message.metadata))
     batch = root.table(2)
     values = [batch.number("<q", 0), *(length for length, _ in batch.pairs(1))]

@@ -169,7 +169,10 @@ def check_budget(used: int, batch: pa.RecordBatch) -> None:
 
 
 def check_state(batch: pa.RecordBatch) -> None:
-    """Raises MalformedError if a column has a type that CloudQuery's states do not use."""
+    """Raises MalformedError if a key is null, or a column has a type that states do not use.
+
+    The loader cannot store such rows.
+    """
     schema, name = batch.schema, read_table_name(batch.schema)
     for column in ("key", "value"):
         if column not in schema.names or schema.field(column).type not in _STRING_TYPES:
