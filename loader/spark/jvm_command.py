@@ -275,9 +275,10 @@ def _tune_options(given: Sequence[str], environment: Mapping[str, str]) -> list[
 
 
 def _forbids_archive(given: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Returns whether the user's options name a different archive, an options file, or an agent.
+    """Returns whether the user's options do not allow the loader's class archive.
 
-    With an agent, archived classes may crash the JVM.
+    They may name a different archive, a file of options, or an agent. With an agent, archived
+    classes may crash the JVM.
     """
     all_options = " " + " ".join([*given, *_java_variables(environment)])
     return bool(

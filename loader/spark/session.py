@@ -167,7 +167,7 @@ def _keep_signal_handlers() -> Iterator[None]:
 
 
 def settings(conf: Mapping[str, str], secrets: Iterable[str] = ()) -> dict[str, str]:
-    """Adds the loader's settings to the profile's.
+    """Returns the profile's settings and the loader's. Required ones override the profile's.
 
     Args:
         secrets: keys whose values Spark must mask in its event log and UI.
@@ -241,7 +241,10 @@ def _list_missing_settings(spark: SparkSession) -> list[str]:
 
 
 def check_same_lake(spark: SparkSession, profile: Profile) -> None:
-    """Raises a SpecError if a running session does not have a profile's catalog settings."""
+    """Raises a SpecError if a running session does not have a profile's catalog settings.
+
+    The error contains the names of the settings, but not their values.
+    """
     conf = _all_settings(spark)
     differing = [
         key
@@ -292,9 +295,10 @@ def plan_simply(spark: SparkSession) -> None:
 
 @contextmanager
 def generate_code(spark: SparkSession) -> Iterator[None]:
-    """Turns code generation on again after :func:`plan_simply`, for queries that scan many rows.
+    """Restores the profile's code generation within the block, for queries that scan many rows.
 
-    No other thread may use the session within the block.
+    Afterwards turns it off, as :func:`plan_simply` does. No other thread may use the session
+    within the block.
     """
     for key in _SINGLE_PROCESS_SETTINGS:
         if key.startswith("spark.sql.codegen."):

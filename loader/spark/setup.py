@@ -258,7 +258,9 @@ def _ignore(folder: Path) -> str:
 
 
 def link(source: Path, target: Path) -> str:
-    """Links a folder, or copies it if links are not supported. Replaces `target`.
+    """Links a folder, or copies it if links are not supported.
+
+    Replaces a link to another folder, or a folder at `target`.
 
     Returns:
         The end of a message about the result.
