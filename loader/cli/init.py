@@ -190,7 +190,7 @@ def _choose_cursor(source: Source, table: SourceTable) -> tuple[str, str]:
 
 
 def _can_be_written(name: str) -> bool:
-    """Returns whether a name contains no variable, reference or wildcard for a spec to expand."""
+    """Returns whether a name is printable, and has no variable, reference or wildcard to expand."""
     return name.isprintable() and "$" not in name and "@@" not in name and not is_wildcard(name)
 
 
