@@ -67,7 +67,7 @@ class Problem:
 
 
 def merge_problems(problems: Sequence[Problem]) -> list[Problem]:
-    """Returns the problems, worst first. Tables that fail in the same way share one line.
+    """Returns the problems, worst first. Tables with the same problem share one line.
 
     For example, if a database or the loader is down, all tables have the same problem.
     """
