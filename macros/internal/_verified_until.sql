@@ -1,8 +1,8 @@
 {% macro _verified_tables(comparisons, syncs, seconds=none) -%}
-    {#- Returns a SELECT with a row for each table that was ever compared. `buckets_verified` is how
-        many of its `buckets` are verified, within the last `seconds` if given. All keys have been
-        verified since `verified_until`, except for their columns in `columns_left_out`; it is null
-        if some keys are not verified.
+    {#- Returns a SELECT with a row for each source's table that was ever compared.
+        `buckets_verified` is how many of its `buckets` are verified, within the last `seconds` if
+        given. All keys have been verified since `verified_until`, except for their columns in
+        `columns_left_out`; it is null if some keys are not verified.
         A bucket is verified by a comparison that found no differences, or whose differences were
         all repaired. All buckets must be verified with the same number of buckets and the same
         columns left out. A comparison with a different key than the latest one does not count,
