@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 KEY = "_cq_key"
-"""The column that contains a key's hash (:mod:`loader.sources.checksum`)."""
+"""The column that contains a key's hash in hexadecimal (:mod:`loader.sources.checksum`)."""
 
 CHECKSUM = "_cq_checksum"
 """The column that contains the checksum of a row (a bigint) or of a bucket (a string)."""

@@ -126,6 +126,7 @@ class SourceTable:
             column is cheap.
         system_cursors: system columns that can be cursors but are not in `schema`.
         collated: string columns that the source orders by a collation rather than by bytes.
+        comment: the source's comment on the table; empty if there is none.
         column_comments: the source's comments on columns, keyed by column name.
         progress: how a sync continues. Only :attr:`Progress.CURSOR` requires a cursor.
         selection: identifies the rows that the connector's options select, for example by the hash
@@ -287,6 +288,8 @@ class Request:
         name: the table's name in messages, ``<source>.<table>``.
         mark: the checkpoint of the last batch; None to start from scratch.
         whole: whether to read all rows in a single batch.
+        cursor: the cursor column; None if there is none.
+        key: the primary key; empty if there is none.
     """
 
     table: SourceTable

@@ -45,10 +45,11 @@ class ColumnSql:
         return f"strandline_{index}" if self.dialect.quote_character in name else name
 
     def _instants(self, table: SourceTable) -> list[str]:
-        """Returns the subquery's columns that are instants; none if names differ only in case.
+        """Returns the subquery's columns that are instants.
 
         Without this list, Spark would read instants as times without a time zone and convert each
-        value twice.
+        value twice. Returns none if names differ only in case, because Spark cannot then address
+        the columns by name.
         """
         native = table.ref.native
         names = [self._alias_name(native, i) for i in range(len(native.columns))]
@@ -130,7 +131,7 @@ class ColumnSql:
     def _list_lossy_values(
         self, table: SourceTable, cursor: CursorField | None
     ) -> list[LossyValue]:
-        """Returns the checks for the columns, except those that do not apply to the cursor."""
+        """Returns the checks for the columns. The cursor has only checks that apply to cursors."""
         names = table.schema.names
         cursor_index = names.index(cursor.name) if cursor else None
         return [

@@ -28,6 +28,7 @@ class Key:
     """The primary key of a table.
 
     Attributes:
+        columns: the columns, in the order of the key; empty if there is no usable key.
         lacking: why the declared key is unusable; empty if it is usable or if none is declared.
     """
 
