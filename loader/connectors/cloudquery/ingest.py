@@ -61,6 +61,7 @@ class CloudQueryIngest:
                 self.bridge.answer(message)
 
     def _append_session(self, session: Mapping[str, Any]) -> str | None:
+        """Appends the tables of a session. Returns an error message; None means success."""
         folder = Path(session["folder"])
         messages = folder / _MESSAGES
         if not session["rows"] and not session["stale"]:

@@ -19,6 +19,7 @@ class PendingState:
     """A state that waits for streams to end.
 
     Attributes:
+        size: the size of the rows in memory, in bytes.
         waits_for: the numbers of the open streams whose rows the state may cover.
     """
 
