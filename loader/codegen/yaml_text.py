@@ -256,6 +256,7 @@ class Edits:
         return not new or not (kept or self._begins_line(first))
 
     def _edit_inside(self, node: yaml.Node, old: Any, new: Any, path: Path) -> bool:
+        """Edits the entries of a container. Returns False if it must be rewritten instead."""
         if not node.value:
             return False
         if isinstance(node, yaml.MappingNode) and isinstance(new, Mapping):

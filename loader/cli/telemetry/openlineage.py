@@ -195,6 +195,7 @@ def _describe_columns(
 
 
 def _read_masks(lake: Lake, source: SourceSpec, table: str, is_shared: bool) -> dict[str, str]:
+    """Returns the masks of the newest batch, keyed by column name in lower case."""
     commit = newest_commit(lake, table, (source.name,) if is_shared else ())
     if commit.state is None:
         return {}
