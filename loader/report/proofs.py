@@ -132,7 +132,7 @@ def read_results(target: Path) -> DbtResults | None:
 
 
 def read_failing_rows(spark: SparkSession, proofs: Iterable[Proof]) -> list[Proof]:
-    """Returns all proofs. Runs the SQL of those that fail or warn again, to add failing rows."""
+    """Returns all proofs. Reruns the SQL of those that fail or warn, to add failing rows."""
     from loader.spark.session import restore_settings
 
     with restore_settings(spark):

@@ -28,7 +28,10 @@ from loader.spec.redaction import excerpt
 
 _MAX_SECRETS = 1_000
 _MAX_SECRET_LENGTH = 1_000_000
-"""The limits for the number and total length of a connector's secrets. Each slows redaction."""
+"""The limits for the number and total length of a connector's secrets.
+
+Each secret slows down redaction.
+"""
 
 
 class AirbyteSource(ProgramSource):

@@ -97,7 +97,7 @@ def _leaves(data_type: t.DataType, name: str = "") -> Iterator[tuple[str, t.Data
 
 
 def _holds_any(leaf: t.DataType, doubles: bool) -> bool:
-    """Returns whether a column can hold any number, so that its numbers need no check.
+    """Returns whether a column needs no check, because Spark does not read its values as doubles.
 
     Columns of type double are checked only if `doubles` is true.
     """
