@@ -269,10 +269,9 @@ class Daemon:
             if name not in failed and (source in tried or source not in names):
                 del self._errors[name]
                 if name in succeeded:
-                    output.event("recovered", f"{name}: syncs again", table=name)
-                    self._is_build_due = (
-                        True  # the recovery may have recorded rows from an earlier run
-                    )
+                    output.event("recovered", f"{name}: syncing again", table=name)
+                    # The sync that succeeded may have recorded rows from an earlier run.
+                    self._is_build_due = True
         for name, outcome in failed.items():
             text = str(outcome.error)
             if self._errors.get(name, ("", ""))[1] != text:

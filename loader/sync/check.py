@@ -247,8 +247,8 @@ def describe_unmoved_cursor(plan: TablePlan, lake: Lake) -> list[str]:
     if not keys:
         return []
     return [
-        f"{format_count(keys, 'key was', 'keys were')} updated without a new {cursor.name}: such "
-        "updates are found only if they are at the cursor or within the lookback"
+        f"{format_count(keys, 'row was', 'rows were')} updated, but {cursor.name} stayed the same: "
+        "such updates are found only if they are at the cursor or within the lookback"
     ]
 
 

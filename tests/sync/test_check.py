@@ -58,6 +58,6 @@ def test_updates_that_left_the_cursor_as_it_was_are_told(
     postgres_database.execute("update parts set note = 'c' where id = 1")
     project.run()
     assert _notes(project) == {
-        "parts": "1 key was updated without a new version: such updates are found only if "
+        "parts": "1 row was updated, but version stayed the same: such updates are found only if "
         "they are at the cursor or within the lookback"
     }

@@ -263,8 +263,8 @@ class ProgramSource(Source):
                 f"the field {excluded[0]!r} cannot be excluded: the key, the cursor_field and the "
                 "deleted_field are always read",
                 where=f"{where}, columns",
-                remedy="Exclude other fields, by name or with a wildcard that does not match "
-                "this field",
+                remedy="Do not exclude this field: list the others by name, or use a wildcard that "
+                "does not match it",
             )
         if selection.include is None:
             return selection

@@ -42,7 +42,7 @@ def check_sql(text: str, option: str, url: str, kind: str) -> None:
         else rf"\b[eE]{_ESCAPED_TEXT}|{_PLAIN_TEXT}"
     )
     token = re.compile(rf"{texts}|{_QUOTED}|--|/\*|[#;?()'\"`]", re.DOTALL)
-    remedy = f"Write {kind} as one line or block of SQL, without comments and semicolons"
+    remedy = f"Write {kind} as one line or block of SQL, without comments or semicolons"
     if not text.strip():
         raise OptionError(f"{option} is empty", f"Write {kind}, or remove it")
     depth = 0
