@@ -454,7 +454,7 @@ def _list_errors(outcomes: Sequence[Outcome], ended: LoaderError | None) -> list
 def _hide_causes(error: LoaderError) -> LoaderError:
     """Strips the chained exceptions from an error, because their messages may contain secrets.
 
-    Logs them, redacted, at the level DEBUG.
+    Logs the stripped exceptions, redacted, at DEBUG level.
     """
     if _log.isEnabledFor(logging.DEBUG):
         _log.debug("%s", redact_foreign("".join(traceback.format_exception(error))))

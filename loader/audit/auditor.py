@@ -172,7 +172,7 @@ class Auditor:
         )
 
     def _measure_lag(self, found: DataFrame, highest: str | None) -> dict[str, Any]:
-        """Returns how far the copy is behind: the attributes `behind`, `oldest` and `age`."""
+        """Returns how far behind the copy is, as the attributes `behind`, `oldest` and `age`."""
         type_ = self._cursor_field()
         if highest is None or type_ is None:
             return {}

@@ -114,9 +114,9 @@ class CopiedTable:
     def find_contents(self, rows: CopyRows, original: Contents) -> JdbcContents | None:
         """Returns the copy's rows with the checksums that its database computes.
 
-        Returns None if only Spark can compare the rows: the copy is not in a database, it has old
-        versions of rows or rows that are flagged as deleted, or the types of a column have
-        different text formats.
+        Returns None if only Spark can compare the rows. This is the case if the copy is not in a
+        database, if it contains old row versions or rows flagged as deleted, or if a column's type
+        in the copy has a different text format from its type in the original.
         """
         preset = self.preset
         flags = {*preset.superseded, *preset.current, *self._deleted}

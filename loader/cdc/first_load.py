@@ -42,10 +42,10 @@ _MAX_SNAPSHOTS = 4
 
 
 class FirstLoads:
-    """The first loads of a run.
+    """The tables' initial loads in one run.
 
     Attributes:
-        share_snapshot: whether all tables are read from one snapshot, because the slot is new.
+        share_snapshot: whether all tables are read from one snapshot; true if the slot is new.
     """
 
     def __init__(self, slot: SourceSlot, tables: Sequence[SourceTable], stack: ExitStack) -> None:
@@ -64,7 +64,9 @@ class FirstLoads:
         )
 
     def plan_load(self, table: SourceTable) -> tuple[int, Bounds, VisibleTransactions]:
-        """Plans the load of a table. Keeps the slot in place until :meth:`release_slot` is called.
+        """Plans the load of a table.
+
+        Keeps the slot from advancing until :meth:`release_slot` is called.
 
         Returns:
             The table's start position in the log, its bounds, and the transactions that are visible
@@ -282,7 +284,7 @@ def find_next_chunk(
 
     Args:
         connection: a connection that uses the table's snapshot.
-        relation: the table, or a subquery of its rows, for the FROM clause.
+        relation: the table, or a subquery that selects its rows, for the FROM clause.
         previous_key: the last key of the previous chunk, or None for the first chunk.
         size: the maximum number of rows.
     """

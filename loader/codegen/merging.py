@@ -48,8 +48,8 @@ class ThreeWay:
     """A three-way merge. Collects the manual edits that it keeps.
 
     Args:
-        commented: returns whether the file would lose a comment if the value at a path were removed
-            (flag is true) or replaced (flag is false).
+        commented: takes a path and a flag; returns whether the file would lose a comment if the
+            value at the path were removed (flag true) or replaced (flag false).
     """
 
     commented: Callable[[Path, bool], bool] = lambda path, removed: False

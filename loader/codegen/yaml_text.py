@@ -128,7 +128,7 @@ class Layout:
         return self.text.rfind("\n", 0, position) + 1
 
     def line_end(self, position: int) -> int:
-        """Returns the end of a position's line, before the line break."""
+        """Returns the end of the line that contains a position, excluding the line break."""
         end = self.text.find("\n", position)
         end = len(self.text) if end < 0 else end
         return end - 1 if end > position and self.text[end - 1] == "\r" else end

@@ -8,18 +8,18 @@ The digest is computed in three steps:
 
 1. A row's source digest is the SHA-256 of its values in the order of the columns, without the
    loader's ``_cq_`` columns. Each value is preceded by its length in characters and a colon; a null
-   is a hyphen. The row's digest is the SHA-256 of the source digest (64 hexadecimal digits) and the
-   values of the ``_cq_`` columns.
+   is a hyphen. The row's digest is the SHA-256 of the source digest (64 hexadecimal digits, with no
+   length prefix) and the values of the ``_cq_`` columns.
 2. The rows are divided into buckets by the first three hexadecimal digits of their digests. A
-   bucket's digest is the SHA-256 of its sorted row digests, as one string of hexadecimal digits.
-3. The result is the SHA-256 of the bucket digests in the order of the buckets, as one string.
+   bucket's digest is the SHA-256 of its row digests, sorted and concatenated as hexadecimal digits.
+3. The result is the SHA-256 of the bucket digests, concatenated in bucket order.
 
 Values are formatted as follows: integers and strings unchanged; decimals as the digits of the
 unscaled value; booleans as `true` or `false`; dates as days since 1970; times with a zone as
 microseconds since 1970; other times as Spark prints them; bytes in hexadecimal; floating point
 numbers as the xxhash64 of the double, which differs for all different numbers (`-0.0` equals
-`0.0`). The values of structs, arrays and maps are formatted in the same way and joined; a map is
-sorted by its keys.
+`0.0`). The values of structs, arrays and maps are formatted in the same way and concatenated; a map
+is sorted by its keys.
 """
 
 from __future__ import annotations

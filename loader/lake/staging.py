@@ -112,11 +112,11 @@ def discard_staged(lake: Lake, table: str, snapshot_id: int | None = None) -> in
     """Deletes unpublished staged batches and their files. Returns the number of batches.
 
     If a run loses its connection to a REST server, its batch may still be published later, because
-    the server may only have been slow. A REST server removes a snapshot even if it was published in
-    the meantime (see :mod:`loader.lake.catalog_lock_store`). Therefore other runs' batches in a
-    REST catalog are deleted only after :data:`LATE_COMMIT` seconds, or by ``loader compact`` if
-    another batch was published first. Until then, a staged batch does no harm, because its number
-    can be published only once.
+    the server may only have been slow. When asked to remove a snapshot, a REST server does so even
+    if the snapshot has been published in the meantime (see :mod:`loader.lake.catalog_lock_store`).
+    Therefore, in a REST catalog, other runs' batches are not deleted until they are
+    :data:`LATE_COMMIT` seconds old. If another batch is published first, ``loader compact`` deletes
+    them. Until then, a staged batch does no harm, because its number can be published only once.
 
     Args:
         snapshot_id: the snapshot of a batch that this run has staged. By default, all staged
@@ -171,8 +171,8 @@ def _list_recently_staged(handle: Any) -> Iterator[int]:
 def _list_published(handle: Any) -> set[int]:
     """Returns the published snapshots and the staged snapshots that they were published from.
 
-    The published snapshots are those of all branches and tags, with their ancestors. A tagged
-    snapshot may be older than all snapshots that remain in its branch.
+    The published snapshots are those of all branches and tags, with their ancestors. Tags are
+    included because a tagged snapshot may be older than any snapshot that remains on its branch.
     """
     published: set[int] = set()
     refs = handle.refs()

@@ -219,8 +219,9 @@ def _join_notes(*notes: str) -> str:
 def rewrite_raw(lake: Lake, table: str) -> None:
     """Rewrites all batches except the newest into a few large files.
 
-    The new files omit the removed rows. Their rows are sorted by batch and cursor, so a dbt build
-    reads few rows of old batches, and a sync reads few rows below its window.
+    The new files omit the superseded versions that this compaction has removed. Their rows are
+    sorted by batch and cursor, so a dbt build reads few rows from old batches, and a sync reads few
+    rows below its window.
     """
     newest = newest_commit(lake, table)
     if newest.batch < 2:

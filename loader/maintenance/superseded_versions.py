@@ -67,7 +67,7 @@ class SupersededVersions:
     """The rows to remove from a raw table.
 
     Attributes:
-        batch: the removal limit; 0 if no rows can be removed.
+        batch: the batch up to which rows may be removed; 0 if no rows can be removed.
         sql: a query for the ``_cq_batch`` and ``_cq_seq`` of these rows; None if no rows can be
             removed.
         note: the reason why nothing is removed, or what determines the limit. May be empty.
@@ -146,7 +146,7 @@ def build_superseded_sql(
     """Returns a query for the batch and sequence number of the rows to remove.
 
     Args:
-        batch: the removal limit.
+        batch: the batch up to which rows may be removed.
         versions: the number of a key's newest versions to keep.
         floor: an SQL expression for the lowest cursor that may be redelivered.
         only_repeated: whether to remove only versions that equal the previous version.
@@ -205,7 +205,7 @@ def build_lowest_sql(texts: Sequence[str | None], data_type: str) -> str:
 def _find_removal_limit(
     lake: Lake, table: str, keep: Keep, dependents: Sequence[Dependent], now: dt.datetime
 ) -> tuple[int, str]:
-    """Returns the removal limit (0 if nothing can be removed) and the reason for it."""
+    """Returns the removal limit (0 if nothing can be removed) and what determines it."""
     name = lake.name(table)
     [head] = lake.spark.sql(f"select max({BATCH}) as batch from {name}").collect()
     batch, note = (head["batch"] or 0) - 1, "the newest batch is not changed"

@@ -132,7 +132,7 @@ def _find_by_spark_key(comparison: Comparison, rows: DataFrame) -> DataFrame:
 def _drop_other_hashes(contents: Contents, keys: tuple[str, ...]) -> tuple[str, ...]:
     """Drops keys that the database and Spark hash differently.
 
-    These keys are compared in the buckets to which the database's hashes belong.
+    Each of these keys is compared as part of the bucket that its database hash falls into.
     """
     if not 0 < len(keys) <= _MAX_LISTED:
         return keys

@@ -78,7 +78,7 @@ class TableReport:
 
     @property
     def share(self) -> float | None:
-        """The share of redelivered rows among all rows that the source returned."""
+        """The redelivered rows as a share of all rows that the source returned."""
         read = self.rows + self.redelivered
         return self.redelivered / read if read else None
 

@@ -50,7 +50,10 @@ def list_own_jars(home: SparkHome, settings: Mapping[str, str]) -> list[Path]:
 
 
 def find_spark_iceberg(home: SparkHome) -> Path | None:
-    """Returns the Iceberg runtime in Spark's folder for this version of Spark, or None."""
+    """Returns the Iceberg runtime in Spark's folder.
+
+    Returns None if the folder contains none for this version of Spark.
+    """
     jars = (home.folder / "jars").glob(f"{home.line.iceberg.artifact}-*.jar")
     return next((jar for jar in jars if jar.exists()), None)
 

@@ -254,7 +254,7 @@ class ConnectionLostError(DatabaseError):
 
 
 class CatalogLostError(ConnectionLostError):
-    """The server of the lake's catalog cannot be reached."""
+    """The lake's catalog server cannot be reached."""
 
 
 class ConnectionRefusedByServer(DatabaseError):

@@ -23,7 +23,7 @@ class Java:
     """A Java installation.
 
     Attributes:
-        home: the folder, without symbolic links.
+        home: the installation folder, with symbolic links resolved.
         version: the major version.
         build: the full version. Each build needs its own class archive.
         reason: why this Java was chosen, for messages.

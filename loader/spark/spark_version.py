@@ -57,7 +57,7 @@ class SparkLine:
 
     Attributes:
         version: the major and minor version.
-        aws: the jar that Iceberg needs for S3FileIO and Glue, which `loader setup aws` fetches.
+        aws: the jar that `loader setup aws` fetches; Iceberg needs it for S3FileIO and Glue.
         java: the supported versions of Java, in ascending order.
         options: the required JVM options.
     """

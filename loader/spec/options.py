@@ -214,7 +214,7 @@ class ColumnSelection(Strict):
 
         Args:
             names: all columns of the table.
-            allows_wildcards: whether wildcards may match no column.
+            allows_wildcards: whether to accept wildcards that match no column.
         """
         for pattern in (*(self.include or ()), *(self.exclude or ())):
             if allows_wildcards and is_wildcard(pattern):

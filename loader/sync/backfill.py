@@ -187,8 +187,8 @@ def _plan_chunk(
             where=f"table {plan.name}, --from",
             remedy="Run `loader run` without --from first: it reads all rows again",
         )
-    # Chunks end at whole microseconds. If the source stores more precise times, it must return all
-    # rows within the last microsecond.
+    # Chunks end at whole microseconds. If the source stores more precise times, it must return
+    # every row in the chunk's final microsecond, including its fractions.
     window = Window(
         plan.cursor,
         low,

@@ -466,7 +466,8 @@ def check_row_count(plan: TablePlan, expected_rows: int | None, read: int) -> No
     If they differ, the table was changed by DDL that is not MVCC-safe.
 
     Args:
-        expected_rows: the number of rows that the source counted; None if it need not be exact.
+        expected_rows: the number of rows that the source counted; None if the number of rows read
+            need not match.
     """
     if expected_rows is None or read == expected_rows:
         return

@@ -311,7 +311,7 @@ def read_digest(
     Also returns None if a partition is a foreign table, whose rows are not part of the snapshot.
 
     Args:
-        source: the table or a subquery of its rows, for the FROM clause.
+        source: the table, or a subquery that selects its rows, for the FROM clause.
         columns: SQL for the stored value of each column.
         where: a WHERE clause; empty selects all rows.
         rows: the number of rows; None if unknown.

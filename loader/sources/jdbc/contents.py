@@ -33,7 +33,7 @@ class JdbcContents(Contents):
 
     Args:
         checksum: the builder of the SQL for checksums.
-        relation: the table or a subquery of its rows, for the FROM clause.
+        relation: the table, or a subquery that selects its rows, for the FROM clause.
         wanted: an SQL condition that selects the rows that the spec loads; empty if it loads all
             rows.
         columns: SQL for each column, keyed by its name in Spark.
@@ -74,9 +74,10 @@ class JdbcContents(Contents):
         self._inexact = inexact
 
     def conform(self, original: Contents, names: Mapping[str, str]) -> JdbcContents | None:
-        """Returns these rows with checksums that equal those of equal rows in another table.
+        """Returns these rows with checksums that can be compared with those of another table.
 
-        Returns None if the types of a column differ so that only Spark can compare its values.
+        Returns None if a column's types in the two tables are such that only Spark can compare the
+        values.
 
         Args:
             original: the other table's contents.

@@ -97,7 +97,10 @@ class Database(Source):
 
     @cached_property
     def _server_facts(self) -> _ServerFacts:
-        """The facts about the server, without startup properties if a pooler rejects them."""
+        """The facts about the server.
+
+        If a pooler rejects the startup properties, connects without them.
+        """
         properties = self.kind.choose_startup_properties(self.lock_timeout)
         taken = [*self.options.properties, *re.findall(r"[?&;](\w+)=", self.options.url)]
         if properties and not set(properties) & set(taken):

@@ -329,7 +329,8 @@ class JdbcSource(Database):
     ) -> StructType:
         """Returns the columns and their types, from the cache if the description is unchanged."""
         cached = self._schemas.get(ref.name)
-        # The description of a domain contains only its name, although its base type may change.
+        # A domain is described only by its name, so the description does not show a change of its
+        # base type.
         is_vague = not described or any(row["DATA_TYPE"] == DISTINCT for row in described.values())
         if cached is None or cached[0] != described or is_vague:
             cached = self._schemas[ref.name] = described, self._read_schema(ref, described, chosen)

@@ -67,7 +67,7 @@ class Writer:
 
 @dataclass(frozen=True)
 class OpenTransactions:
-    """A database's open transactions, as read before a table's rows. Times are in UTC.
+    """A database's open transactions, read before the rows of a table are read. Times are in UTC.
 
     Attributes:
         clock: the database's clock before the other attributes were read.

@@ -156,7 +156,10 @@ class PostgresLateCommits:
         return self._reach_open_transactions(table, window)
 
     def _reach_open_transactions(self, table: SourceTable, window: Window) -> Cursor | None:
-        """Returns a lower bound for the cursors of transactions that were open at the last sync."""
+        """Returns a lower bound for the cursors of rows that may have been committed late.
+
+        These rows were written by transactions that were open at the last sync.
+        """
         before, now = self._read_comparable_mark(table, window), self.transactions
         if before is None or now is None or window.cursor is None:
             return None
