@@ -1,12 +1,12 @@
-"""Takes over a table that another tool has loaded, as the first batch of a raw table.
+"""Takes over a table that another tool loaded, as the first batch of a raw table.
 
 An adoption is a first load whose rows come from the copy. The copy is compared with the source in
-the snapshot in which the sync has planned its window. Rows that are equal are taken from the copy,
-and only rows that differ are read from the source. The copy is read again when the batch is staged.
-The number and the checksums of these rows must then be those of the compared rows, because another
-program may have changed the copy in between. The batch is one commit with the state of a first
-load. So the next run continues at its cursor and finds late rows as after any first load, and an
-adoption that is interrupted has either published everything or nothing.
+the snapshot in which the sync planned its window. Rows that match are taken from the copy, and only
+rows that differ are read from the source. The copy is read again when the batch is staged. The
+number and checksums of its rows must then be the same as in the comparison, because another program
+may have changed the copy in between. One commit contains the batch and the state of a first load.
+So the next run continues at its cursor and finds late rows as after any first load, and an adoption
+that is interrupted has published either everything or nothing.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Adopted:
 
     Attributes:
         rows: the number of rows in the copy, without deleted rows and old versions.
-        differences: the number of rows by kind of difference. They were read from the source, or
-            left out if the source does not have them.
+        differences: the number of rows for each kind of difference. These rows were read from the
+            source, or left out if the source does not have them.
     """
 
     table: str
@@ -59,9 +59,9 @@ class Adoption:
     """The work that :func:`loader.sync.runner.run_tables` calls for the table to adopt.
 
     Attributes:
-        name: the copy, as `loader audit` takes it.
+        name: the copy's name, in the form that `loader audit` accepts.
         find_rows: opens the copy in a Spark session.
-        adopted: the result; None before the end.
+        adopted: the result; None until the adoption has finished.
     """
 
     name: str
@@ -93,9 +93,9 @@ class Adoption:
     def _combine(
         self, sync: SyncContext, opened: ExitStack
     ) -> tuple[DataFrame, Callable[[], None]]:
-        """Returns the rows that the source's snapshot has; as far as possible, from the copy.
+        """Returns the rows in the source's snapshot, taken from the copy as far as possible.
 
-        The returned function checks after the rows are staged that the copy has not changed.
+        The returned function checks, once the rows are staged, that the copy has not changed.
         """
         plan, spark = sync.plan, sync.lake.spark
         copy = open_copy(
@@ -154,7 +154,7 @@ class Adoption:
 
 
 class _StoredContents(Contents):
-    """A source's rows, whose sums and hashes are stored when they are compared."""
+    """A source's rows. Stores their sums and hashes when they are compared."""
 
     def __init__(self, contents: Contents) -> None:
         super().__init__(contents.key, contents.checksum_columns, contents.left_out)
@@ -177,7 +177,7 @@ class _StoredContents(Contents):
     def sum_equal(
         self, share: KeySelection | None = None, candidates: DataFrame | None = None
     ) -> tuple[int, int]:
-        """Returns the number of the rows that equal the copy's, and the sum of their checksums.
+        """Returns how many rows match the copy, and the sum of their checksums.
 
         Args:
             share: a key selection that contains all differences; None if there are none.

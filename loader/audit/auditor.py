@@ -1,10 +1,10 @@
-"""Audits a copy of a table in two looks, so that lag is not taken for loss.
+"""Audits a copy of a table in two looks, so that lag is not mistaken for loss.
 
 The first look compares checksums of buckets, and then the keys of buckets that differ. The second
 look, after a pause, compares these keys again, in a new snapshot of the source and with the copy's
 current rows. A difference counts only if both looks find it and the source's row is the same in
 both. A difference in a row whose cursor is above the copy's highest cursor, or not far below it,
-counts as lag: the tool has not loaded so far yet, or may still read late rows.
+counts as lag: the tool has not loaded that far yet, or may still read late rows.
 
 Nothing is written to the source or to the copy.
 """
@@ -51,7 +51,7 @@ class Effort:
         share: the share of the groups that is compared, from 0 to 1.
         pause: the number of seconds between the two looks.
         grace: how many seconds below the copy's highest cursor differences still count as lag.
-        max_lag: the age, in seconds, from which on rows that the copy has not loaded are an error.
+        max_lag: the age, in seconds, at which a row that the copy lacks becomes an error.
         examples: the number of rows to name for each kind of difference.
     """
 
@@ -81,7 +81,7 @@ class Auditor:
         unique: whether the source has only one row for each key. Otherwise, the row with the
             highest cursor is compared.
         cursor: the column that dates rows; None if there is none.
-        report: receives the step that begins.
+        report: called with the name of each step that begins.
     """
 
     spark: SparkSession
@@ -193,7 +193,7 @@ class Auditor:
         candidates: DataFrame,
         highest: str | None,
     ) -> DataFrame:
-        """Returns KIND, _AT, _DIFFERING and _KEY_TEXT of the keys that differed at the first look.
+        """Returns KIND, _AT, _DIFFERING and _KEY_TEXT for the keys that differed in the first look.
 
         KIND is LAG if the difference is gone or may be due to lag. Rows are left out if their
         values are equal, although their checksums differ.
@@ -251,7 +251,7 @@ class Auditor:
         return CursorField(self.cursor, type_) if type_ is not None else None
 
     def _is_recent(self, at: Column, highest: str | None) -> Column:
-        """Returns whether a row is so new that the copy may not be due to have it yet."""
+        """Returns whether a row is so new that the copy need not contain it yet."""
         assert self.cursor is not None
         if highest is None:
             return f.lit(False)  # the copy has no row with a cursor
@@ -292,7 +292,7 @@ class Auditor:
 
 
 def _count_columns(found: DataFrame) -> tuple[tuple[str, int], ...]:
-    """Returns the columns that differ and the numbers of rows in which they do."""
+    """Returns the columns that differ, each with the number of rows in which it differs."""
     names = found.select(f.explode(_DIFFERING).alias("name"))
     counts = names.groupBy("name").count().orderBy(f.desc("count"), "name")
     return tuple((row[0], row[1]) for row in counts.collect())
@@ -302,7 +302,7 @@ def _find_rewritten(found: DataFrame, rows: int) -> tuple[tuple[str, int], ...]:
     """Returns the columns that differ in almost all rows.
 
     Args:
-        rows: the number of rows that both tables have, at most.
+        rows: an upper bound for the number of rows that both tables have.
     """
     least = max(_FEWEST_REWRITTEN, _ALMOST_ALL * rows)
     return tuple((name, count) for name, count in _count_columns(found) if count >= least)

@@ -46,8 +46,8 @@ class CopyRows:
 
     Attributes:
         read: returns the rows, which Spark reads.
-        find_contents: returns the rows with the checksums that the copy's database computes, if it
-            can. It takes the columns of the key. None if the copy is not in a database.
+        find_contents: takes the key columns; returns the rows with the checksums that the copy's
+            database computes, if it can. None if the copy is not in a database.
     """
 
     schema: t.StructType
@@ -68,8 +68,8 @@ class CopyOptions:
     """How to read a copy.
 
     Attributes:
-        tool: the name of a preset; empty recognises the tool by the copy's columns; "none" uses no
-            preset.
+        tool: the name of a preset. If it is empty, the tool is recognised by the copy's columns.
+            If it is "none", no preset is used.
         keeps_versions: whether the copy contains old versions of rows, so that only the newest
             version of each key is compared.
         newest_by: the columns that order the versions of a row, instead of the preset's.
@@ -87,8 +87,8 @@ class CopiedTable:
     """A copy of a source's table.
 
     Attributes:
-        open: yields the table's rows. Each call reads the table anew, and all actions on the rows
-            of one call read the same version if the table's format permits it.
+        open: yields the table's rows. Each call reads the table again. All actions on the rows from
+            one call read the same version of the table, if its format permits this.
         schema: the copy's columns.
         tool: the tool that loads the copy; empty if unknown.
         columns: maps the source's columns that can be compared to the copy's columns.
@@ -317,7 +317,7 @@ def open_copy(
 
 
 def _expand_json(open_rows: Open, source: t.StructType) -> Open:
-    """Adds the source's columns to a raw table of Airbyte, as text from its JSON column."""
+    """Adds the source's columns to one of Airbyte's raw tables, as text from its JSON column."""
     texts = t.StructType([t.StructField(name, t.StringType()) for name in source.names])
 
     @contextmanager
@@ -362,9 +362,9 @@ def _simplify(name: str) -> str:
 
 
 def find_spark_table(spark: SparkSession, name: str) -> Open:
-    """Returns a function that opens a table of Spark's catalogs, or the files of a path.
+    """Returns a function that opens a table in one of Spark's catalogs, or the files at a path.
 
-    A name with a slash is a path. Its format is recognised by its files: Delta, Iceberg or Parquet.
+    A name with a slash is a path. The format is detected from the files: Delta, Iceberg or Parquet.
 
     Raises:
         SpecError: if the table or the path does not exist or cannot be read.

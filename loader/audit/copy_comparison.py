@@ -67,8 +67,8 @@ class CopyComparison:
         """Compares counts and checksums of buckets.
 
         Returns:
-            The numbers of rows in the source and in the copy, and the smallest set of keys with all
-            differences. The set is None if nothing differs.
+            The row counts of the source and the copy, and the smallest set of keys that contains
+            all differences. The set is None if nothing differs.
         """
         of = selected.of
         if self.computed is not None:
@@ -134,7 +134,7 @@ class CopyComparison:
         return self.copy.hashes(self.rows.frame, self.contents, self.table, self.cursor, share)
 
     def find_highest(self) -> str | None:
-        """Returns the highest cursor in the copy as text, or None.
+        """Returns the highest cursor in the copy, as text; None if the copy has none.
 
         Times more than a day in the future are ignored, because they do not show how far the tool
         has loaded. Within a day, clocks and time zones may differ.
@@ -153,7 +153,7 @@ class CopyComparison:
 
 
 def find_kind(source: Column) -> Column:
-    """Returns the kind of difference between a source's row and the copy's row, or null.
+    """Returns the kind of difference between the source's row and the copy's; null if they match.
 
     The copy's row is in the columns CHECKSUM, which is null if the row is missing, and COPIES.
 

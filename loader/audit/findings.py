@@ -12,7 +12,7 @@ LOST = "lost"
 """The source has the row, and the copy does not."""
 
 STALE = "stale"
-"""The copy's row has other values than the source's row."""
+"""The copy's row has different values from the source's row."""
 
 EXTRA = "extra"
 """The copy has the row, and the source does not: a delete was missed."""
@@ -26,7 +26,7 @@ _DAY, _MONTH, _YEAR = 10, 7, 4
 """The lengths of a day, a month and a year in a date such as 2025-01-31."""
 
 LAG = "lag"
-"""The copy may not have been due to contain the change yet."""
+"""The copy need not contain the change yet."""
 
 
 @dataclass(frozen=True)
@@ -51,27 +51,28 @@ class Audit:
 
     Attributes:
         source, copy: the names of the two tables.
-        tool: the tool that has loaded the copy; empty if unknown.
+        tool: the tool that loaded the copy; empty if unknown.
         key: the columns by which rows were compared.
         cursor: the column that dates the differences; None if there is none.
-        rows_source, rows_copy: the numbers of compared rows.
+        rows_source, rows_copy: how many rows were compared in each table.
         share: the share of the keys that was compared, from 0 to 1.
-        counts: the number of rows by kind of difference.
+        counts: the number of rows for each kind of difference.
         lag: the number of differences that lag explains.
-        days: the number of rows by day of the cursor and kind.
-        columns: the number of stale rows by column that differs.
-        rewritten: the columns that differ in almost all rows, with the numbers of these rows. The
-            copy probably stores them in another form. Their differences are not counted.
+        days: the number of rows per kind of difference, for each day of the cursor.
+        columns: the number of stale rows for each column that differs.
+        rewritten: the columns that differ in almost all rows, each with the number of rows in which
+            it differs. The copy probably stores them in a different form. Their differences are not
+            counted.
         compared: the number of columns that were compared.
         examples: a few rows of each kind.
         not_compared: the columns that were not compared, each with the reason.
         additional: columns of the copy that the source does not have.
         highest: the copy's highest cursor; None if unknown.
-        behind: the number of rows whose cursor is above the copy's highest, and that the copy lacks
-            or has with older values.
+        behind: the number of rows whose cursor is above the copy's highest, and which the copy
+            lacks or has with older values.
         oldest: the lowest cursor of these rows; None if there are none.
-        age: the age of this row in seconds; None if the cursor is not a time.
-        max_lag: the age in seconds from which on the copy counts as stopped.
+        age: the age of the row with this cursor, in seconds; None if the cursor is not a time.
+        max_lag: the age in seconds at which the copy counts as stopped.
         seconds: how long the two comparisons took, without the pause between them.
     """
 

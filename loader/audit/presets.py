@@ -50,7 +50,7 @@ class Preset:
     keeps_versions: bool = False
 
     def is_bookkeeping(self, name: str) -> bool:
-        """Returns whether the tool itself has added a column."""
+        """Returns whether the tool itself added a column."""
         return re.fullmatch(self.columns, name.lower()) is not None
 
 
@@ -117,14 +117,14 @@ PRESETS = {
         keeps_versions=True,
     ),
 }
-"""The presets by the name of the tool."""
+"""Maps the name of each tool to its preset."""
 
 NONE = Preset("(?!)", ())
 """The preset of a table without bookkeeping columns."""
 
 
 def find_preset(columns: Sequence[str]) -> tuple[str, Preset]:
-    """Recognises the tool that has loaded a table. Returns ("", NONE) if no tool is recognised."""
+    """Recognises the tool that loaded a table. Returns ("", NONE) if no tool is recognised."""
     names = {name.lower() for name in columns}
     for name, preset in PRESETS.items():
         if names & set(preset.telling):

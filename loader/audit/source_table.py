@@ -19,7 +19,7 @@ from loader.sources.interface import Source, SourceTable, TableRef
 
 
 def find_table(source: Source, name: str, where: str) -> TableRef:
-    """Returns the table or view of a source with this name; case matters only between two tables.
+    """Finds a source's table or view by name. Case matters only if two names differ only in case.
 
     Args:
         where: the argument with the name, for errors.
@@ -70,11 +70,11 @@ def choose_cursor(table: SourceTable, copy: CopiedTable, chosen: str | None) -> 
     """Returns the column that dates rows, or None if no column is suitable.
 
     Args:
-        chosen: the column of `--cursor`; None prefers a column whose name suggests a time of
-            update.
+        chosen: the column of `--cursor`; None prefers a column whose name suggests an
+            update time.
 
     Raises:
-        SpecError: if there is no such column, or it has no order in time.
+        SpecError: if there is no such column, or if its values have no order in time.
     """
     if chosen is not None:
         name = find_column(table, chosen, "--cursor")

@@ -1,4 +1,4 @@
-"""Compares values that tools store in another text form than the source: JSON and times of day."""
+"""Compares values that tools may store in a different text form: JSON and times of day."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _TIMES = ("time", "timetz")
 
 
 def normalize(part: HashedColumn, value: Column) -> Column:
-    """Returns a value in a form that does not depend on the tool that has stored it.
+    """Returns a value in a form that does not depend on the tool that stored it.
 
-    A value of JSON or a time of day is a string in Spark. A tool may store the same JSON with other
-    spaces, and the same time without zeros at its end. All other values are returned unchanged.
+    JSON values and times of day are strings in Spark. A tool may store the same JSON with different
+    whitespace, and the same time without trailing zeros. All other values are returned unchanged.
     """
     if part.stored in _JSON:
         return f.coalesce(f.get_json_object(value, "$"), value)
