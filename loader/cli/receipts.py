@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from loader.lake.lake import Lake
 
 SUFFIX = ".intoto.jsonl"
-"""The suffix of exported files, by the convention of in-toto."""
+"""The suffix of exported files, by in-toto's convention."""
 _REMEDY = (
     "Compare the table with its source, and its receipts with an exported copy; docs/receipts.md "
     "lists possible causes"
@@ -55,7 +55,7 @@ def receipts() -> None:
 def verify(
     settings: Settings, files: tuple[Path, ...], key_files: tuple[Path, ...], data: bool
 ) -> None:
-    """Verifies signatures and chains of receipts, and compares the rows of the lake with them.
+    """Verifies the receipts' signatures and chains, and compares the lake's rows with the receipts.
 
     With FILES (exported files, or folders of them), only the files are read: neither Spark nor the
     lake is needed. Exits with 1 if there is a problem.
@@ -84,8 +84,8 @@ def verify(
 def export(settings: Settings, folder: Path) -> None:
     """Writes the receipts of each raw table to a file in FOLDER, one receipt per line.
 
-    Existing files are only extended. A file is not written if its receipts are missing in the lake
-    or differ there.
+    Existing files are only appended to. A file is not changed if receipts in it are missing from
+    the lake or differ there.
     """
     from loader.maintenance.receipt_check import read_receipts
 
@@ -134,7 +134,7 @@ def _read_public_key(path: Path) -> tuple[str, Ed25519PublicKey]:
 
 
 def _read_files(paths: Sequence[Path]) -> Iterator[Receipt]:
-    """Yields the receipts of exported files.
+    """Yields the receipts in exported files.
 
     Raises:
         SpecError: if a file cannot be read, or a folder has no such file.
@@ -183,8 +183,8 @@ def _check_lakes(
     """Yields the findings of all lakes.
 
     Args:
-        by_table: the receipts of files. The receipts of the lakes are added.
-        checked: the tables whose rows were compared are added.
+        by_table: the receipts from files, to which the lakes' receipts are added.
+        checked: a set to which the tables whose rows were compared are added.
     """
     from loader.maintenance.receipt_check import check_rows, read_receipts
 

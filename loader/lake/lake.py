@@ -185,7 +185,7 @@ class Lake:
         """Returns a table's columns with Spark types. Runs no Spark query.
 
         Args:
-            fresh: whether to reload the table, because other processes may have altered it.
+            fresh: whether to reload the table, in case another process has altered it.
         """
         return self.columns_of(self.fresh(table) if fresh else self.handle(table))
 

@@ -35,7 +35,7 @@ _PROPERTY = "strandline.receipt."
 
 @dataclass(frozen=True)
 class Receipt:
-    """A parsed receipt, whose signature is not verified yet.
+    """A parsed receipt, whose signature has not been verified yet.
 
     Attributes:
         envelope: the DSSE envelope as one line of JSON.
@@ -75,7 +75,7 @@ class Receipt:
 
     @property
     def rows(self) -> int:
-        """The number of rows of the batch."""
+        """The number of rows in the batch."""
         return int(self.predicate["committed"]["rows"])
 
 
@@ -142,7 +142,7 @@ def parse_receipt(envelope: str) -> Receipt:
     """Parses a DSSE envelope.
 
     Raises:
-        ValueError: if it is not a receipt of this loader.
+        ValueError: if it is not a receipt that the loader wrote.
     """
     try:
         payload = base64.b64decode(json.loads(envelope)["payload"], validate=True)
@@ -161,10 +161,10 @@ def parse_receipt(envelope: str) -> Receipt:
 
 
 def explain_invalid_signature(receipt: Receipt, keys: Mapping[str, Ed25519PublicKey]) -> str | None:
-    """Returns the problem of a receipt's signature, or None if a trusted key has signed it.
+    """Returns what is wrong with a receipt's signature; None if a trusted key made it.
 
     Args:
-        keys: the trusted keys by their ids.
+        keys: the trusted keys, keyed by their ids.
     """
     from cryptography.exceptions import InvalidSignature
 
@@ -191,7 +191,7 @@ def verify_chain(
 
     Args:
         receipts: the receipts in the order in which they were stored.
-        keys: the trusted keys by their ids.
+        keys: the trusted keys, keyed by their ids.
     """
     by_batch: dict[int, Receipt] = {}
     followers: dict[int, int] = {}
@@ -254,14 +254,14 @@ def read_newest_receipts(properties: Mapping[str, str]) -> list[Receipt]:
     """Returns each source's newest receipt from a raw table's properties, oldest first.
 
     Raises:
-        ValueError: if a property was changed so that it is no longer a receipt.
+        ValueError: if a property was changed so that it no longer contains a receipt.
     """
     texts = [properties[name] for name in properties if name.startswith(_PROPERTY)]
     return sorted(map(parse_receipt, texts), key=lambda receipt: receipt.batch)
 
 
 def find_receipt(properties: Mapping[str, str], batch: int) -> str | None:
-    """Returns the receipt of a batch from a raw table's properties, or None."""
+    """Returns a batch's receipt from a raw table's properties; None if they do not contain it."""
     for name, text in properties.items():
         with suppress(ValueError):
             if name.startswith(_PROPERTY) and parse_receipt(text).batch == batch:

@@ -1,6 +1,6 @@
 """Computes a SHA-256 digest of a set of rows in Spark.
 
-The digest depends on the rows but not on their order, nor on files, compression or partitions.
+The digest depends on the rows, but not on their order, files, compression or partitions.
 Someone who can write to the lake cannot find other rows with the same digest. A sum of hashes would
 be cheaper, but rows can be constructed so that the sum does not change.
 
@@ -17,7 +17,7 @@ The digest is computed in three steps:
 Values are formatted as follows: integers and strings unchanged; decimals as the digits of the
 unscaled value; booleans as `true` or `false`; dates as days since 1970; times with a zone as
 microseconds since 1970; other times as Spark prints them; bytes in hexadecimal; floating point
-numbers as the xxhash64 of the double, which differs for all different numbers (`-0.0` equals
+numbers as the xxhash64 of the double, which is different for each number (`-0.0` counts as
 `0.0`). The values of structs, arrays and maps are formatted in the same way and concatenated; a map
 is sorted by its keys.
 """
@@ -58,14 +58,14 @@ class RowsDigest:
 
 
 def compute_digests(rows: DataFrame, columns: t.StructType) -> dict[int, RowsDigest]:
-    """Computes the digests of each batch in one pass. Batches without rows are missing.
+    """Computes the digests of each batch in one pass. The result omits batches without rows.
 
-    Rows without a batch number are those of batch 0, which no sync publishes.
+    Rows without a batch number count as batch 0, which no sync publishes.
 
     Args:
         rows: rows with the columns, or with wider types, and with a batch number. A value in any
             other column changes the digest, because columns that were added later are null.
-        columns: the columns, with the types by which the values are formatted.
+        columns: the columns, with the types that determine how the values are formatted.
     """
     known = {name.lower() for name in columns.names}
     later = [
@@ -121,7 +121,7 @@ def _hash_sorted(items: Column, get_digest: Callable[[Column], Column]) -> Colum
 
 
 def _format_value(value: Column, data_type: t.DataType) -> Column:
-    """Returns the text of a value, from which its end can be recognised."""
+    """Returns the text of a value, in a form that shows where the text ends."""
     text = _format_text(value, data_type)
     return f.coalesce(f.concat(f.char_length(text).cast("string"), f.lit(":"), text), f.lit("-"))
 

@@ -101,7 +101,7 @@ def rebuild_table(
     warn: Callable[[str], None],
     known: Collection[int] = (),
 ) -> RebuildResult:
-    """Adds rows that state and ledger lack, from the commits. A second call adds nothing.
+    """Adds the rows that state and ledger lack from the commits. A second call adds nothing.
 
     The caller must have locked the table.
 

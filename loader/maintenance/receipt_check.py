@@ -1,4 +1,4 @@
-"""Reads the receipts of a lake, and compares the rows of raw tables with them."""
+"""Reads a lake's receipts, and compares the rows of the raw tables with them."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class LakeReceipts:
     """The receipts in a lake, and the raw tables to which they belong.
 
     Attributes:
-        receipts: the receipts by raw table (``schema.table``), in the order in which they are
+        receipts: the receipts for each raw table (``schema.table``), in the order in which they are
             stored.
-        snapshots: the Iceberg snapshot of each raw table that belongs to these receipts.
+        snapshots: the Iceberg snapshot of each raw table that matches these receipts.
         findings: the stored receipts that cannot be read.
     """
 
@@ -46,9 +46,9 @@ class LakeReceipts:
 def read_receipts(lake: Lake) -> LakeReceipts:
     """Reads the receipts of a lake from the raw tables and from the ledger.
 
-    The newest receipt and the snapshot are read at once, because a run may publish batches
-    meanwhile. The ledger is read before and after them. Receipts that are only in the second read
-    and belong to later batches are left out.
+    The newest receipt and the snapshot are read together, because a run may be publishing batches.
+    The ledger is read before and after them. Receipts that only the second read returns, and that
+    belong to later batches, are left out.
     """
     found, ledger = LakeReceipts(), Ledger(lake)
     before = set(ledger.read_receipts())
@@ -144,7 +144,7 @@ def check_rows(
 def _list_renamed(lake: Lake, table: str, snapshot: int) -> list[str]:
     """Returns the columns of a snapshot that the raw table no longer has under the same name.
 
-    Such a change creates no snapshot, and a snapshot is read with its own columns.
+    Dropping or renaming a column creates no snapshot, and a snapshot is read with its own columns.
     """
     handle, index = lake.handle(table), lake.jvm.org.apache.iceberg.types.TypeUtil.indexNameById
     schema = handle.schemas().get(handle.snapshot(snapshot).schemaId())
@@ -223,7 +223,7 @@ def _compare(
 def _list_rolled_back(receipts: Sequence[Receipt]) -> set[int]:
     """Returns the batches that, according to later receipts, were no longer in the raw table.
 
-    A receipt says this only of its own source's batches; other sources may share the raw table.
+    A receipt says this only about its own source's batches; other sources may share the raw table.
     """
     previous = {
         each.batch: each.previous[0]

@@ -163,7 +163,7 @@ class Ingest:
         return redact_foreign(f"{type(error).__name__}: {error}")
 
     def find_owner(self, tables: Iterable[str]) -> str | None:
-        """Returns the source that loaded the first of these tables that has a batch, or None."""
+        """Returns the source that loaded the first of these tables that has a batch, if any."""
         for table in map(in_the_lake, tables):
             source = newest_commit(self._lake, table).source if self._lake.exists(table) else None
             if source is not None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 _IDENTITIES = ("system", "stands_for")
-"""The entries of a checkpoint with the identity of PostgreSQL's cluster or MySQL's table."""
+"""The checkpoint entries that identify PostgreSQL's cluster or MySQL's table."""
 
 
 def write_receipt(sync: SyncContext, batch: Batch, staged: int, key: Ed25519PrivateKey) -> Receipt:

@@ -60,7 +60,7 @@ class Watch:
 
     @property
     def keeps_tables_apart(self) -> bool:
-        """Returns whether tables must not wait for each other, because they have crash points."""
+        """Returns whether tables must not wait for each other. True if they have crash points."""
         return bool(getattr(self.steps, "has_several_points", False))
 
     def report_step(self, step: str, table: str) -> None:
