@@ -37,7 +37,7 @@ class Lookback:
     Attributes:
         seconds: the distance in seconds, for time cursors; None if `steps` is set.
         steps: the distance in cursor values, for number cursors; None if `seconds` is set.
-        text: the lookback as written in the spec, for messages and the ledger.
+        text: the lookback as written in the spec; shown in messages and in the ledger.
     """
 
     seconds: int | None

@@ -13,5 +13,5 @@ def package_folder() -> Path:
 
 
 def page(name: str, section: str) -> str:
-    """Formats a reference to a section of the documentation, for messages."""
+    """Formats a reference to a section of the documentation for use in a message."""
     return f"{package_folder()}/docs/{name}.md, '{section}'"

@@ -64,7 +64,7 @@ def convert_value(
         row: the `before` or `after` of a change.
         data_type: the column's type in the JDBC reader.
         has_replaced: whether Debezium replaced elements of arrays in this column with null.
-        hides_value: whether errors must not quote the value, because the column is masked.
+        hides_value: whether errors must not quote the value; true if the column is masked.
     """
     raw = row.getField(column.name)
     if not column.is_array:

@@ -140,7 +140,7 @@ def _schema(table: Table, folder: Folder) -> str:
 def _is_declared_here(
     one: NamedTable, folder: Folder, memory: Manifest, notes: list[tuple[str, str]]
 ) -> bool:
-    """Returns whether codegen should declare a table, because no other file declares it."""
+    """Returns whether codegen should declare a table. True if no other file declares it."""
     table = one.table
     path = folder.elsewhere.tables.get((table.source, one.dbt_name))
     if path is None:

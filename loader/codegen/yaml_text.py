@@ -250,7 +250,7 @@ class Edits:
         removed_keys: Sequence[Any],
         new: Sequence[Any] | Mapping[Any, Any],
     ) -> bool:
-        """Returns whether a container must be rewritten, because its entries cannot be edited."""
+        """Returns whether the entries of a container cannot be edited, so it must be rewritten."""
         if in_brackets(node):
             return bool(removed_keys) or not kept
         return not new or not (kept or self._begins_line(first))

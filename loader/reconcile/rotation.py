@@ -182,9 +182,10 @@ class Rotation:
         return partial(self._sync_and_compare, numbers=numbers)
 
     def _waits_after_kill(self, sync: SyncContext, options: ReconcileOptions) -> bool:
-        """Returns whether to wait, because a comparison that started only recently was killed.
+        """Returns whether to wait. True if a comparison that started only recently was killed.
 
-        Otherwise a comparison that needs more memory than is available would kill every run.
+        Without the wait, a comparison that needs more memory than is available would kill every
+        run.
         """
         plan = sync.plan
         began = sync.lake.properties(plan.lake_table).get(COMPARING_SINCE)

@@ -54,7 +54,7 @@ class Proof:
         status: dbt's status, such as `pass`, `warn`, `fail`, `error` or `skipped`.
         sql: the compiled SQL; None if dbt compiled none.
         key: the key of the tested table; empty if unknown.
-        shows_all: whether all columns of failing rows can be shown, because they contain no values
+        shows_all: whether all columns of failing rows can be shown; true if they contain no values
             from the source.
         stored_on: the day of the build that stored this result in the table's properties; "" for
             dbt's own results.

@@ -45,7 +45,7 @@ def cast_exactly(text: Column, target: t.DataType, name: str, hides_value: bool 
 
     Args:
         target: a type that `column_types` supports.
-        hides_value: whether the error message omits the value, because the column is masked.
+        hides_value: whether the error message omits the value; true if the column is masked.
     """
     if isinstance(target, t.StringType):
         return text

@@ -56,7 +56,7 @@ def make_mask(mask: str, key: bytes | None) -> Callable[[Any], Any]:
 
 
 def find_mask(name: str, masks: Mapping[str, str]) -> str | None:
-    """Returns the mask of a column or field, or None. Names are case-insensitive.
+    """Returns the mask of a column or field; None if it has none. Names are case-insensitive.
 
     An exact name overrides wildcards, and a later wildcard overrides an earlier one.
 

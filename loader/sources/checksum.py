@@ -54,7 +54,7 @@ class HashedColumn:
     """A column to compare: its name and type in Spark, and its text format.
 
     Attributes:
-        stored: the database's name of the column's type; empty if there is no database.
+        stored: the database's name for the column's type; empty if there is no database.
     """
 
     name: str

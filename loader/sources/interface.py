@@ -155,7 +155,7 @@ class ExclusiveResource:
 
     Attributes:
         identity: identifies the resource uniquely among the connector's resources.
-        option: the option with which a source can be assigned another resource.
+        option: the option that assigns a different resource to a source.
     """
 
     identity: tuple[str, ...]
@@ -179,7 +179,7 @@ class Source(ABC):
             of masked columns to disk nor quotes them in errors.
         can_mask_typed_columns: whether a masked column may have a type in `column_types`. True if
             errors do not quote values that do not fit the type.
-        masks_records: whether the connector masks the values of all tables itself, because it
+        masks_records: whether the connector masks the values of all tables itself. True if it
             writes records to disk before :meth:`Snapshot.read`. Its snapshot then receives each
             table as a ``MaskedTable`` (:mod:`loader.sources.masked_table`). Otherwise the loader
             masks the rows after they are read, unless :meth:`Snapshot.masks_rows` is true.

@@ -207,7 +207,7 @@ def _find_folder(variable: str) -> Path | None:
 
 
 def find_jar(jar: Jar) -> Path | None:
-    """Returns the path of a jar on this machine, or None. Does not verify the checksum."""
+    """Returns the path of a jar on this machine; None if it is missing. Verifies no checksum."""
     paths = (folder / jar.file_name for folder in folders())
     return next((path for path in paths if path.is_file()), None)
 

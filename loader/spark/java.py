@@ -26,7 +26,7 @@ class Java:
         home: the installation folder, with symbolic links resolved.
         version: the major version.
         build: the full version. Each build needs its own class archive.
-        reason: why this Java was chosen, for messages.
+        reason: why this Java was chosen, as shown in messages.
     """
 
     home: Path

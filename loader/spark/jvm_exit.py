@@ -90,7 +90,7 @@ def _error(code: int, where: str) -> JavaEndedError:
 
 
 def _signal(code: int) -> signal.Signals | None:
-    """Returns the signal that ended a process with this exit code, or None."""
+    """Returns the signal that ended a process with this exit code; None if no signal did."""
     try:
         return signal.Signals(-code if code < 0 else code - 128)  # a shell adds 128
     except ValueError:

@@ -108,7 +108,7 @@ def load_profile(
 
 
 def find_named_profile(project: Path) -> Path | None:
-    """Returns the path of the profiles.yml that contains a dbt project's profile, or None."""
+    """Returns the path of the profiles.yml that contains a dbt project's profile, if any."""
     try:
         path = _find(project, None, os.environ)
         return path if read_profile_name(project) in _read(path) else None

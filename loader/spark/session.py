@@ -180,7 +180,7 @@ def settings(conf: Mapping[str, str], secrets: Iterable[str] = ()) -> dict[str, 
 
 
 def find_session() -> SparkSession | None:
-    """Returns the Spark session of this process, or None. Does not import PySpark."""
+    """Returns this process's Spark session; None if it has none. Does not import PySpark."""
     module = sys.modules.get("pyspark.sql")
     found: Any = module.SparkSession._instantiatedSession if module is not None else None
     return None if found is None or is_stopped(found) else found

@@ -1,6 +1,6 @@
 """Parses the Ed25519 keys that sign and verify receipts.
 
-The package `cryptography` is optional, so it is imported only if a key is used.
+The `cryptography` package is optional, so it is imported only if a key is used.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def parse_private_key(pem: str) -> Ed25519PrivateKey:
 
     Raises:
         ValueError: if the text is not a key of this kind. The message does not contain the text.
-        ImportError: if the package `cryptography` is not installed.
+        ImportError: if the `cryptography` package is not installed.
     """
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -44,7 +44,7 @@ def parse_public_key(pem: bytes) -> Ed25519PublicKey:
 
     Raises:
         ValueError: if the bytes are not a public Ed25519 key in PEM format.
-        ImportError: if the package `cryptography` is not installed.
+        ImportError: if the `cryptography` package is not installed.
     """
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey

@@ -33,7 +33,7 @@ _MANY = 4
 
 
 class LakeState(StateBackend):
-    """A state backend in the table ``<schema>._cq_state``.
+    """A state backend that stores its rows in the table ``<schema>._cq_state``.
 
     If two writers share a lock folder, a file lock prevents them from writing the same version.
     Otherwise Iceberg accepts both rows, and the safer value is used

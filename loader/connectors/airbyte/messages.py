@@ -202,7 +202,7 @@ def parse_line(
 
 
 def _parse(line: bytes) -> tuple[dict[str, Any] | None, bool]:
-    """Returns the message in a line or None, and whether the line is a damaged message."""
+    """Returns the message in a line, if any, and whether the line is a damaged message."""
     is_deep = False
     try:
         try:

@@ -176,7 +176,7 @@ def _select_fields(
 
     Args:
         parts: the stream's metadata. Fields without metadata get an entry.
-        deselects: whether to deselect fields that are not in `columns`, because the spec excludes
+        deselects: whether to deselect fields that are not in `columns`; true if the spec excludes
             fields.
     """
     fields = schema.get("properties") if isinstance(schema, dict) else None

@@ -149,7 +149,7 @@ def find_streams_behind(
 def can_repeat_records(
     state: ConnectorState | None, states: Sequence[ConnectorState | None]
 ) -> bool:
-    """Returns whether a table may receive records again, because another table has an older state.
+    """Returns whether a table may receive records again. True if another table's state is older.
 
     Args:
         state: the table's state; None if the table starts over.

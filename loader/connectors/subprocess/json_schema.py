@@ -28,7 +28,7 @@ def read_streams(
 
     Args:
         stream: the pydantic type of a stream.
-        program: the kind of program that wrote the catalog, for messages.
+        program: the kind of program that wrote the catalog, as named in messages.
 
     Raises:
         TableError: if any part of the catalog has an unexpected type.

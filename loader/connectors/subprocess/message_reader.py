@@ -64,11 +64,11 @@ class Stream:
         return self.is_wanted and self.error is None
 
     def find_gap_reason(self) -> LoaderError | None:
-        """Returns the error that may have caused records to be lost, or None."""
+        """Returns the error that may have caused records to be lost, or None if there is none."""
         return self.reported_error or self.possible_gap
 
     def find_reported_error(self, failure: str) -> LoaderError | None:
-        """Returns the error that the program reported for this stream, or None.
+        """Returns the error that the program reported for this stream; None if it reported none.
 
         Args:
             failure: the error that the program reported for all streams, or "".

@@ -196,7 +196,7 @@ class ProgramSource(Source):
         return [TableRef(entry.name, entry) for entry in entries]
 
     def find_cursor(self, name: str, fields: Collection[str]) -> str | None:
-        """Returns the cursor field that the spec sets for a table with these fields, or None."""
+        """Returns the cursor field that the spec sets for a table with these fields, if any."""
         return self._find_options(name).choose_cursor(fields)
 
     def describe(self, ref: TableRef) -> SourceTable:

@@ -245,7 +245,7 @@ def check_line_lengths(
 
 
 def _read(spark: SparkSession, native: ReaderOptions, paths: list[str]) -> tuple[int, int] | None:
-    """Returns the limit and the number of the first line that exceeds the limit, or None."""
+    """Returns the limit and the number of the first line that exceeds it; None if no line does."""
     if not paths:
         return None
     jvm: Any = spark._jvm

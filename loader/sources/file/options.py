@@ -90,7 +90,7 @@ class ReaderOptions:
         types: the types that the spec sets for individual columns.
         as_read: columns that Spark reads as a different type and then casts to the table's type.
         rivals: other files and folders that have the same table name.
-        apart: whether files are read with different schemas, because types differ or are not
+        apart: whether files are read with different schemas; true if their types differ or are not
             supported.
         selection: the columns that the spec selects, as a string; empty for all columns.
         masks: the `mask` option. If it is set, errors do not quote values.
@@ -115,7 +115,7 @@ class ReaderOptions:
     all_columns: StructType | None = None
 
     def option(self, *names: str) -> str | None:
-        """Returns the value of the first option that is set, or None. Names must be lower-case."""
+        """Returns the value of the first option that is set, if any. Names must be lower-case."""
         given = {name.lower(): value for name, value in self.options}
         return next((given[name] for name in names if name in given), None)
 

@@ -29,7 +29,7 @@ _UNDECLARED = t.DecimalType(38, 18)
 
 
 class ConformedColumn(NamedTuple):
-    """A column of a copy whose text equals that of the original's column if the values are equal.
+    """A column of a copy, with the same text as in the original if the values are equal.
 
     Attributes:
         part: the column, with the original's name.
@@ -75,9 +75,9 @@ class Checksum(ABC):
     def conform(
         self, original: HashedColumn, copied: HashedColumn, column: str
     ) -> ConformedColumn | None:
-        """Returns a column of a copy so that its text can be compared with the original's text.
+        """Returns a column of a copy in a form whose text can be compared with the original's.
 
-        Returns None if the two types have different texts for equal values.
+        Returns None if equal values of the two types have different texts.
 
         Args:
             column: SQL for the value in the copy.
@@ -306,7 +306,7 @@ def read_digest(
     rows: int | None,
     indexed: bool,
 ) -> Digest | None:
-    """Returns a digest of rows, or None if it is too expensive.
+    """Returns a digest of rows, or None if computing it would be too expensive.
 
     Also returns None if a partition is a foreign table, whose rows are not part of the snapshot.
 

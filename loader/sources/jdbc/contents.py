@@ -202,7 +202,7 @@ def list_comparable(
     """Returns the columns that checksums include, and the excluded columns as ``name (type)``.
 
     Args:
-        connection: the connection with which to read the types of the columns.
+        connection: the connection that is used to read the columns' types.
     """
     native: NativeColumns = table.ref.native
     space = (native.catalog if checksum.dialect.uses_catalogs else native.schema) or ""

@@ -73,7 +73,7 @@ class OpenTransactions:
         clock: the database's clock before the other attributes were read.
         base: the start of the oldest running statement; `clock` if no statement is running.
         writers: the transactions that changed rows before `clock` and may commit later.
-        blind: the reason why open transactions are hidden, for messages; empty if they are visible.
+        blind: why open transactions are hidden, as shown in messages; empty if they are visible.
     """
 
     clock: dt.datetime
@@ -318,8 +318,8 @@ class _Copies:
     """Reads new copies of InnoDB's list of transactions.
 
     Attributes:
-        stale: whether all attempts returned an old copy, because other sessions read the list so
-            often that InnoDB does not refresh it.
+        stale: whether all attempts returned an old copy. This happens if other sessions read the
+            list so often that InnoDB does not refresh it.
     """
 
     def __init__(self, connection: Connection) -> None:

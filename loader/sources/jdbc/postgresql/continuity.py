@@ -206,10 +206,10 @@ class DatabaseContinuity(enum.Enum):
 
 @dataclass(frozen=True)
 class ServerActivity:
-    """A database's open transactions, as read before a snapshot is created.
+    """A database's open transactions, read before a snapshot is created.
 
     Attributes:
-        blind: the reason why `since` is unknown, for messages; empty if it is known.
+        blind: the reason why `since` is unknown, as shown in messages; empty if it is known.
         since, open, system, clock, replica: see :class:`TransactionMark`.
     """
 

@@ -119,8 +119,8 @@ class PostgresLateCommits:
         """Returns an SQL condition that selects late rows, or None if there cannot be any.
 
         If the table was swept, late rows are the rows that the sweep found. Otherwise, they are the
-        rows at or above a lower bound for the cursors of transactions that were open at the last
-        sync. `lowest` lets the database use an index on the cursor.
+        rows at or above a lower bound for the cursors of rows written by transactions that were
+        open at the last sync. `lowest` lets the database use an index on the cursor.
         """
         before, now = self._read_comparable_mark(table, window), self.transactions
         if self._has_moved(table, window):
