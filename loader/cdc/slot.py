@@ -181,7 +181,7 @@ class SourceSlot:
     def has_filter(
         self, connection: Connection, table: SourceTable, filters: Mapping[tuple[str, str], str]
     ) -> bool:
-        """Returns whether the publication's filter for a table is the table's `where` option.
+        """Returns whether the publication's filter for a table matches the table's `where` option.
 
         PostgreSQL reformats filters, so the conditions are compared after PostgreSQL has parsed
         both.

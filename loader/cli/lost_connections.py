@@ -31,7 +31,7 @@ def retry_lost_connections(
         outcomes: the outcomes so far. The outcome of a retry replaces the table's earlier outcome.
         run_again: syncs the tables with these names, and appends their outcomes to `outcomes`.
     """
-    # An outcome without a record is an error of a whole source, whose tables are unknown.
+    # An outcome without a record is an error for a whole source, whose tables are unknown.
     errors = {
         o.table: o.error for o in outcomes if isinstance(o.error, ConnectionLostError) and o.record
     }
@@ -57,7 +57,7 @@ def retry_lost_connections(
             latest |= {outcome.table: outcome for outcome in outcomes if outcome.table in lost}
             lost = [name for name in lost if isinstance(latest[name].error, DatabaseError)]
     finally:
-        # The last retry may also have returned errors of whole sources, for example if a source's
+        # The last retry may also have returned errors for whole sources, for example if a source's
         # tables could not be listed.
         others += [outcome for outcome in outcomes if outcome.table not in latest]
         outcomes[:] = [*others, *latest.values()]

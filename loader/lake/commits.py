@@ -119,7 +119,7 @@ def all_commits(lake: Lake, table: str, known: Collection[int] = ()) -> list[Com
     """Returns all published batches, sorted by batch number.
 
     If a batch's commit has expired, the batch is derived from its rows. It then has no state, and
-    its `sync` contains only values from the rows' columns. If compaction has removed rows of the
+    its `sync` contains only values from the rows' columns. If compaction has removed rows from the
     batch, `rows` is None.
 
     Args:

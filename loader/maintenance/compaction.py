@@ -103,7 +103,7 @@ class CompactionResult:
 
     Attributes:
         note: the reason why no more rows were removed, and the number of files that killed runs
-            left.
+            left behind.
     """
 
     table: str

@@ -252,7 +252,7 @@ def _to_days(value: Any) -> int:
 
 
 def _to_microseconds(value: Any) -> int:
-    """Returns a time in microseconds, truncated. A time without an offset is taken as UTC."""
+    """Returns a time in microseconds, truncated. A time without an offset is treated as UTC."""
     if type(value) is not str or len(value) > _LONGEST_TIME:
         raise ConversionError
     return _parse_microseconds(value)

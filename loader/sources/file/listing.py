@@ -231,7 +231,7 @@ def find_moved_in(files: DataFrame, window: Window) -> DataFrame | None:
 
 
 def find_loaded_files(window: Window, table: SourceTable) -> Column | None:
-    """Returns a condition that selects those of the window's files that are already loaded.
+    """Returns a condition that selects the files in the window that have already been loaded.
 
     Returns None if the condition is not needed. The files at the cursor are reread. In a table
     without a key, the rows that were already loaded are then recognized by their values. But if a
