@@ -1,11 +1,11 @@
-"""A first load as people write it by hand, into an Iceberg table.
+"""A first load into an Iceberg table, as people write it by hand.
 
     python bare_spark.py jdbc WAREHOUSE URL USER TABLE KEY    in four partitions of the key
     python bare_spark.py files WAREHOUSE FORMAT FOLDER TABLE  a CSV has a header
 
-A database's password comes in BENCH_PASSWORD, Iceberg's jar and the driver's in BENCH_JARS. It uses
-nothing of ours but the Spark installation; settings are those of our profile that matter for its
-speed.
+BENCH_PASSWORD contains the database's password, and BENCH_JARS the jars of Iceberg and the driver.
+The script uses none of the loader's code, only its Spark installation, and the settings in the
+loader's profile that affect its speed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def read_table(spark: SparkSession, url: str, user: str, table: str, key: str) -
         .option("driver", "org.postgresql.Driver")
         .option("fetchsize", FETCHED)
     )
-    # Spark needs the range as an option: users ask for it first.
+    # Spark needs the range as an option, so users query it first.
     asked = f"(select min({key}) as low, max({key}) as high from {table}) as bounds"
     bounds = reader.option("dbtable", asked).load().first()
     assert bounds is not None
@@ -73,7 +73,7 @@ def read_files(spark: SparkSession, form: str, folder: str) -> DataFrame:
 
 
 def main(kind: str, warehouse: str, *given: str) -> None:
-    """Loads one table; prints how many rows Iceberg says that it has."""
+    """Loads one table, and prints the number of rows that Iceberg reports."""
     spark = open_session(warehouse)
     if kind == "jdbc":
         url, user, table, key = given

@@ -1,4 +1,4 @@
-"""What the rows of the benchmark share: sizes, database, loaded projects, samples."""
+"""What the benchmark's rows have in common: sizes, database, loaded projects, samples."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Tool(Protocol):
     def label(self) -> str: ...
 
     def load(self) -> int:
-        """Loads what is new, as a process of its own; how many rows that was."""
+        """Loads what is new, in a separate process. Returns the number of rows."""
 
     def sums(self) -> Sums:
-        """The sums of all that it ever loaded."""
+        """Returns the sums over all rows that the tool has ever loaded."""
 
 
 @dataclass(frozen=True)
@@ -36,16 +36,16 @@ class Sizes:
     """How much is measured.
 
     Attributes:
-        rounds: of each tool, in turn.
-        rows: of the large table.
-        changed: rows of it that change.
-        tables: how many small ones.
-        table_rows, table_changed: of each of them.
-        warm_up: rounds of a loop before those that count.
-        batches: after how many a build is measured, and again.
-        builds: how many builds are measured then.
-        growth: how many times as many rows the second load has whose memory is measured.
-        file_rows: of the files of each format.
+        rounds: the number of rounds. In each round, the tools take turns.
+        rows: the number of rows in the large table.
+        changed: the number of these rows that change.
+        tables: the number of small tables.
+        table_rows, table_changed: the numbers of rows, and of changed rows, in each small table.
+        warm_up: the number of rounds of a loop that are not counted.
+        batches: the two numbers of batches after which builds are measured.
+        builds: the number of builds that are measured each time.
+        growth: by what factor the second load whose memory is measured is larger than the first.
+        file_rows: the number of rows in the files of each format.
     """
 
     rounds: int = 3
@@ -66,10 +66,10 @@ class Bench:
     """One run of the benchmark.
 
     Attributes:
-        place: a folder for all that it writes.
-        peers: the Python that has dlt; without it only ours is measured.
-        beside: other checkouts of the loader, by label.
-        left: what rows have loaded, for those after them, by folder.
+        place: the folder for everything that the benchmark writes.
+        peers: the Python that has dlt; None if only the loader is measured.
+        beside: other checkouts of the loader, keyed by label.
+        left: what a row has loaded and a later row can use, keyed by folder.
     """
 
     server: Postgres
@@ -82,42 +82,42 @@ class Bench:
 
     @cached_property
     def large(self) -> Shop:
-        """One table of many rows."""
+        """Returns a shop with one large table."""
         return self.shop("large", self.sizes.rows)
 
     @cached_property
     def many(self) -> Shop:
-        """Many tables of few rows."""
+        """Returns a shop with many small tables."""
         return self.shop("many", self.sizes.table_rows, self.sizes.tables)
 
     def shop(self, name: str, rows: int, tables: int = 1) -> Shop:
-        """Tables in a database of their own."""
+        """Creates tables in a new database."""
         name = f"bench_{name}"
         self.server._execute(f"create database {name}")
         return Shop(Database(self.server, name), rows, tables).create()
 
     def dropped(self, form: str, rows: int) -> DroppedFiles:
-        """Files of a format, in a folder of their own."""
+        """Creates files of one format in a new folder."""
         return DroppedFiles(self._cleared(f"dropped-{form}"), form, rows).create()
 
     def ours(self, shop: Shop | DroppedFiles, folder: str) -> Ours:
-        """A new project over a shop, in the place of an earlier one."""
+        """Creates a project for a shop. Replaces an earlier project in the same folder."""
         return Ours(self._cleared(folder), shop).create()
 
     def dlt(self, shop: Shop, folder: str, label: str = CONNECTORX) -> Sequence[Dlt]:
-        """A new pipeline over a shop; none without dlt."""
+        """Creates a pipeline for a shop. Returns [] if dlt is not measured."""
         return [Dlt(self._cleared(folder), shop, self.peers, label)] if self.peers else []
 
     def bare(self, shop: Shop, folder: str) -> Bare:
-        """The script, with a new lake."""
+        """Returns the bare script for a table, with a new lake."""
         return Bare(self._cleared(folder), shop)
 
     def bare_files(self, dropped: DroppedFiles, folder: str) -> BareFiles:
-        """The script for files, with a new lake."""
+        """Returns the bare script for files, with a new lake."""
         return BareFiles(self._cleared(folder), dropped)
 
     def tools(self, shop: Shop, folder: str) -> Sequence[Tool]:
-        """Ours, other checkouts' and dlt, with nothing loaded yet."""
+        """Returns the loader, its other checkouts and dlt, with nothing loaded yet."""
         others = (
             Ours(self._cleared(f"{folder}-{label}"), shop, root, label).create()
             for label, root in self.beside.items()
@@ -125,7 +125,7 @@ class Bench:
         return [self.ours(shop, folder), *others, *self.dlt(shop, f"{folder}-dlt")]
 
     def loaded(self, shop: Shop, folder: str) -> Sequence[Tool]:
-        """The same with all loaded: those that a row before has left, or new ones."""
+        """Returns these tools with everything loaded. Reuses those that an earlier row has left."""
         if folder not in self.left:
             self.left[folder] = self.tools(shop, folder)
             for tool in self.left[folder]:
@@ -133,7 +133,7 @@ class Bench:
         return self.left[folder]
 
     def loaded_ours(self, shop: Shop, folder: str) -> Ours:
-        """Of them only ours."""
+        """Returns only the loader, with everything loaded."""
         for tool in self.left.get(folder, ()):
             if isinstance(tool, Ours) and tool.label == LABEL:
                 return tool
@@ -142,13 +142,13 @@ class Bench:
         return ours
 
     def timed(self, what: str, tool: Tool, rows: int, sums: Sums) -> None:
-        """Times a load, and holds what was loaded against the sums that it must have."""
+        """Times a load, and checks the sums of the loaded rows."""
         self.samples.time(what, tool.label, tool.load, rows)
         found = tool.sums()
         expect(f"{what}, {tool.label}", found == sums, f"{found} instead of {sums}")
 
     def lines(self, what: str, goals: Mapping[str, float | None]) -> list[Line]:
-        """Ours beside each peer that was measured, with the goal of their ratio."""
+        """Compares the loader with each measured peer. `goals` has the goal for each ratio."""
         mine = self.samples.median(what, LABEL)
         peers = [*goals, *self.beside]
         given = ((peer, self.samples.median(what, peer), goals.get(peer)) for peer in peers)

@@ -1,13 +1,13 @@
-"""What an incremental build reads, in the beginning and after many: the delta, not the history.
+"""Measures what the first and the last of many incremental builds read: the new batch only.
 
     python benchmarks/builds.py [builds]
 
-The same delta comes again and again (new versions of the same hundred keys among ten thousand),
-each followed by a build of a snapshot and of a history, in one process. Files and bytes are Spark's
-own scan metrics, of the raw table and of the table that is merged into: the mean of the first
-twenty builds and of the last twenty. Twenty, as a table's small files grow in number until a build
-puts them together. The exit code is 1 where the last ones read a tenth more bytes, or files of raw.
-"""
+The same kind of batch (new versions of the same hundred of ten thousand keys) is appended again and
+again, each time followed by a build of a latest table and a history, in one process. Files and
+bytes are Spark's own scan metrics for the raw table and for the table that is merged into, as means
+over the first twenty builds and over the last twenty. Fewer builds would not be enough, because a
+table's small files accumulate until a build merges them. The exit code is 1 if the last builds read
+a tenth more bytes, or more files of the raw table."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ select * from {{{{ source('shop', 'orders') }}}}
 
 
 def main(builds: int) -> int:
-    """Prints what was read; 1 where later builds read more than a tenth more."""
+    """Prints what was read. Returns 1 if later builds read more than a tenth more."""
     folder = Path(tempfile.mkdtemp(prefix="strandline-builds-"))
     os.environ["STRANDLINE_WAREHOUSE"] = str(folder / "warehouse")
     from loader.spark.profile import load_profile
@@ -78,7 +78,7 @@ def _measured(spark: Any, folder: Path, builds: int) -> int:
         rows = [{"id": n, "cursor": build, "payload": f"row {n}"} for n in range(DELTA)]
         raw.append("orders", build + 1, rows)
         stretch = next((name for name, within in looked_at.items() if build in within), None)
-        # by themselves where they are looked at, so that each one's reading is known
+        # Models are built one by one for the measured builds, so that each model's reads are known.
         for chosen in [[name] for name in models] if stretch else [list(models)]:
             after = _newest(spark)
             results = project.run("run", "--select", *chosen, manifest=manifest)
@@ -92,7 +92,7 @@ def _measured(spark: Any, folder: Path, builds: int) -> int:
 
 
 def _told(read: Mapping[tuple[str, str, str], Counter[str]], stretches: Sequence[str]) -> int:
-    """Prints the means; 1 where the later ones are higher by a tenth."""
+    """Prints the means. Returns 1 if the later means are a tenth higher."""
     print(f"{'builds':>8} {'model':8} {'table':14} {'files':>7} {'bytes':>12} {'rows':>9}")
     for (model, table, stretch), total in sorted(read.items()):
         files, size, rows = (total[what] / WINDOW for what in ("files", "bytes", "rows"))
@@ -101,7 +101,7 @@ def _told(read: Mapping[tuple[str, str, str], Counter[str]], stretches: Sequence
     grown = [
         f"{model} reads more {what} of {table}"
         for model, table, stretch in sorted(read)
-        # how many files a merged table is of goes up and down with its upkeep
+        # The number of a merged table's files rises and falls as builds rewrite them.
         for what in (["files", "bytes"] if table == "raw.orders" else ["bytes"])
         if stretch == late
         and read[model, table, late][what] > 1.1 * read[model, table, early][what]
@@ -122,7 +122,7 @@ def _newest(spark: Any) -> int:
 
 
 def _scanned(spark: Any, table: str, after: int) -> dict[str, int]:
-    """Files, bytes and rows that statements after the given one read of a table."""
+    """Returns the files, bytes and rows of a table that statements after this one have read."""
     names = {
         "number of result data files": "files",
         "total data file size (bytes)": "bytes",

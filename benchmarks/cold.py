@@ -1,4 +1,4 @@
-"""How long a command takes from the shell, JVM included: whole processes, each tool in turn."""
+"""Times commands as whole processes, including the JVM's start. The tools take turns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.shop import COLUMNS, Shop
 
 
 def first_load(bench: Bench) -> tuple[str, Sequence[Line]]:
-    """All rows of the large table."""
+    """Measures the first load of the large table."""
     what = f"first load of {bench.sizes.rows:,} rows"
     shop = bench.large
     for _ in range(bench.sizes.rounds):
@@ -24,7 +24,7 @@ def first_load(bench: Bench) -> tuple[str, Sequence[Line]]:
 
 
 def changes(bench: Bench) -> tuple[str, Sequence[Line]]:
-    """Nothing new, and some changed rows, in the large table."""
+    """Measures a load of nothing new, and a load of some changed rows, in the large table."""
     shop, changed = bench.large, bench.sizes.changed
     none, some = "nothing new", f"{changed:,} changed rows"
     tools = bench.loaded(shop, "large")
@@ -35,7 +35,7 @@ def changes(bench: Bench) -> tuple[str, Sequence[Line]]:
 
 
 def many(bench: Bench) -> tuple[str, Sequence[Line]]:
-    """Many small tables: all of them, nothing new, and some changed rows in each."""
+    """Measures many small tables: the first load, nothing new, some changed rows in each."""
     shop, size = bench.many, bench.sizes
     first, none, some = (
         f"{size.tables} tables, first load",
@@ -62,7 +62,7 @@ def _changing(
     texts: tuple[str, str],
     changed: int,
 ) -> None:
-    """Times a load of nothing new and one of changed rows in each table, by each tool in turn."""
+    """Times, for each tool in turn, a load of nothing new and a load of changed rows."""
     none, some = texts
     before = {tool.label: tool.sums() for tool in tools}
     for tool in tools:

@@ -1,10 +1,11 @@
-"""Rows per second of connectors: what they send to nothing, and what `loader run` makes of it.
+"""Measures connectors in rows per second, alone and with `loader run`.
 
     make connectors
     python benchmarks/connectors.py --rows 100000
 
-`airbyte-source-faker`, `tap-jsonl` and a plugin of CloudQuery's SDK, each reading one table. Whole
-processes are timed; of the loader's, the part in which Spark compares and appends the records.
+`airbyte-source-faker`, `tap-jsonl` and a plugin built with CloudQuery's SDK each read one table.
+Whole processes are timed. For the loader, the time in which Spark compares and appends the records
+is also measured.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def _plugin(folder: Path, rows: int) -> tuple[dict[str, Any], list[str]]:
 @click.command()
 @click.option("--rows", default=50_000, show_default=True)
 def main(rows: int) -> None:
-    """Measures each connector to nothing, and into the lake."""
+    """Measures each connector with its output discarded, and with the loader."""
     drawn = Table("connector", "to nothing, s", "rows/s", "loader run, s", "appending, s", "rows/s")
     for make in (_faker, _jsonl, _plugin):
         with tempfile.TemporaryDirectory() as place:

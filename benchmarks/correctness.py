@@ -4,18 +4,19 @@
     make bench-correctness CORRECTNESS="--seconds 20 --tools strandline,'dlt append'"
     make bench-correctness CORRECTNESS="--tools 'mariadb strandline'"
 
-One tool after another, each against a fresh database and the same writers: two cores do not carry
-two JVMs, a server and eight writers at a steady pace, and side by side one tool's work would set
-another's pace. Variants of one tool (`>` and `>=`, append and merge) share a process and a run.
-Each begins a sync every `--interval` seconds, or as soon as its last is over. A process's start and
-its first syncs come before the clock starts; when the writers have ended, every tool syncs once
-more. Then the newest version of each key in the tool is compared with the source.
+The tools run one after another, each with a new database and the same writers: two cores cannot run
+two JVMs, a server and eight writers at a steady pace, and tools that run at the same time would
+slow each other down. Variants of one tool (`>` and `>=`, append and merge) share a process and a
+run. Each tool starts a sync every `--interval` seconds, or as soon as its previous sync has
+finished. The start of a process and its first syncs are not timed. When the writers have stopped,
+each tool syncs once more. Then the newest version of each key in the tool is compared with the
+source.
 
-Every writer's transactions are those of the seed. When they meet is not: two runs differ by the
-machine's timing, and counts of lost rows with them.
+The seed determines each writer's transactions, but not how they overlap: the machine's timing
+differs from run to run, and so do the counts of lost rows.
 
-The exit code is 1 where ours has lost a row or left one stale, whatever the others did; on MariaDB
-only where the database wrote the row's cursor.
+The exit code is 1 if the loader has lost a row or left one stale, whatever the other tools did. On
+MariaDB, only rows whose cursor the database wrote count.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ ALWAYS = "strandline always"
 OURS = ("strandline", ALWAYS, BY_LOG, "mariadb strandline")
 BLIND = "mariadb strandline blind"
 WARM_UP = 6
-# A process: its database, its module, and its tools, which sync in turn.
+# Each process: its database, its module, and its tools, which sync in turn.
 PROCESSES: tuple[tuple[type[Server], str, tuple[str, ...]], ...] = (
     (Postgres, "spark_tools", ("strandline", ALWAYS)),
     (Postgres, "spark_tools", (BY_LOG,)),
@@ -71,9 +72,9 @@ class Contender:
     """A tool under measurement.
 
     Attributes:
-        syncs, rows, seconds: while the writers wrote; of all syncs together.
-        received: bytes that the server sent to it in these syncs.
-        verdict: how it ended.
+        syncs, rows, seconds: the totals for all syncs while the writers wrote.
+        received: the number of bytes that the server sent to the tool in these syncs.
+        verdict: the comparison with the source at the end.
     """
 
     name: str
@@ -86,7 +87,7 @@ class Contender:
 
 
 class Race:
-    """One process with its tools, against one database, from `warm_up` to `finish`."""
+    """One process with its tools, which sync one database from `warm_up` to `finish`."""
 
     def __init__(self, workload: Writers, process: Process, interval: float) -> None:
         self.workload = workload
@@ -97,7 +98,7 @@ class Race:
         self.contenders = [Contender(name, Proxy(port)) for name in process.tools]
 
     def warm_up(self) -> None:
-        """The first sync, and a few of some rows: a process's first jobs are its slowest."""
+        """Runs the first sync and a few small ones: a process's first jobs are the slowest."""
         database = self.database
         self.process.open(
             {contender.name: contender.proxy.port for contender in self.contenders},
@@ -111,7 +112,7 @@ class Race:
             self._rounds(1)
 
     def run(self, seconds: float) -> None:
-        """Syncs again and again, for that long; what it took is kept."""
+        """Syncs repeatedly for this time, and records what the syncs took."""
         end = time.monotonic() + seconds
         while (began := time.monotonic()) < end:
             for contender in self.contenders:
@@ -120,7 +121,7 @@ class Race:
             time.sleep(max(0.0, pause))
 
     def finish(self) -> None:
-        """One more sync, and the verdicts."""
+        """Syncs once more, and judges the tools."""
         self._rounds(1)
         source = source_rows(self.database)
         for contender in self.contenders:
@@ -146,7 +147,7 @@ class Race:
 
 
 def _blind(database: Database) -> str:
-    """An account that reads the database and sees nothing of what is open in it."""
+    """Creates an account that can read the database but cannot see open transactions."""
     account = "'blind'@'127.0.0.1'"
     database.execute(
         f"create or replace user {account} identified by '{database.password}'",
@@ -157,7 +158,7 @@ def _blind(database: Database) -> str:
 
 @contextlib.contextmanager
 def running(python: str, module: str, tools: tuple[str, ...], folder: Path) -> Iterator[Process]:
-    """A process, ended in the end."""
+    """Yields a process, and stops it afterwards."""
     process = Process(python, module, tools, folder)
     try:
         yield process
@@ -166,7 +167,7 @@ def running(python: str, module: str, tools: tuple[str, ...], folder: Path) -> I
 
 
 def report(contenders: list[Contender]) -> Table:
-    """The table that is printed."""
+    """Returns the table to print."""
     table = Table()
     table.add_column("tool", no_wrap=True)
     for column in (
@@ -202,7 +203,7 @@ def report(contenders: list[Contender]) -> Table:
 
 
 def versions(python: str, *packages: str) -> str:
-    """Versions of the packages that a Python has."""
+    """Returns the versions of packages in a Python environment."""
     script = (
         "import importlib.metadata as m, sys; print(*(f'{p} {m.version(p)}' for p in sys.argv[1:]))"
     )
@@ -213,7 +214,7 @@ def versions(python: str, *packages: str) -> str:
 
 
 def reported(stale: Stale) -> str:
-    """One row that is not as in the source, for people who look for the reason."""
+    """Describes a row that differs from the source, to help find the reason."""
     return f"source {stale.source[:3]}, ours {stale.has} (version read: {stale.held})"
 
 
@@ -256,7 +257,7 @@ def main(
             chosen = tuple(name for name in names if name in tools)
             if not chosen:
                 continue
-            # a relative path holds here, not in the folder that the process runs in
+            # The process runs in a different folder, so the path must be absolute.
             python = str(Path(peers).absolute()) if module == "dlt_tools" else sys.executable
             place = folder / chosen[0].replace(" ", "_")
             server = servers[kind] = servers.get(kind) or kind()

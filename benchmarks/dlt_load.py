@@ -1,7 +1,8 @@
 """One incremental load by dlt: ``python dlt_load.py FOLDER URL BACKEND TABLE...``.
 
-All of each table at first, then by its cursor, into Parquet files, which is the nearest to what the
-loader does. Of its backends for databases, connectorx is the fastest and pyarrow the usual one.
+The first load reads each table completely, later loads use its cursor. dlt writes Parquet files,
+which is closest to what the loader does. Among dlt's backends for databases, connectorx is the
+fastest, and pyarrow is the usual one.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ import dlt
 from dlt.sources.sql_database import sql_database
 
 CHUNK = 500_000
-"""Rows that the backend pyarrow reads at once; by default 50,000, which was not faster."""
+"""The number of rows that pyarrow reads at once. The default, 50,000, was not faster."""
 
 
 def main(folder: Path, url: str, backend: str, tables: Sequence[str]) -> None:
-    """Loads what is new; prints how many rows that was, of all tables."""
+    """Loads what is new, and prints the total number of rows."""
     pipeline = dlt.pipeline(
         pipeline_name="shop",
         pipelines_dir=str(folder / "pipelines"),

@@ -1,6 +1,6 @@
-"""dlt with its own `sql_database` source, as its documentation sets up an incremental load.
+"""dlt with its own `sql_database` source, set up as its documentation describes.
 
-Run by the Python of the peers' own virtual environment (`peers.txt`).
+Run with the Python in the peers' virtual environment (`peers.txt`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from benchmarks.tools import Tool, serve
 
 _TABLE = "orders"
 _LAG = 900.0
-"""Seconds; longer than the writers' clocks differ and their longest transaction together."""
+"""In seconds; longer than the writers' clock difference plus their longest transaction."""
 _KINDS = {
     "dlt append": ("append", None, "duckdb"),
     "dlt merge": ("merge", None, "duckdb"),
@@ -27,13 +27,14 @@ _KINDS = {
 
 
 class Dlt:
-    """A pipeline; the key is the one that dlt reflects from the database.
+    """A pipeline. dlt reads the key from the database.
 
     Args:
-        disposition: `append` keeps all versions, the newest is that of the greatest cursor, then
-            of the last load; `merge` keeps one.
-        lag: each run begins so many seconds below the last cursor; None where it begins there.
-        destination: "duckdb" and "parquet" write into the folder.
+        disposition: `append` keeps all versions; the newest one has the highest cursor or, if
+            several have it, comes from the last load. `merge` keeps one version.
+        lag: how many seconds below the last cursor each run starts; None if it starts at the
+            cursor.
+        destination: "duckdb" and "parquet" write to the folder.
         target: the URL of the database that "postgres" writes to.
     """
 
@@ -64,7 +65,7 @@ class Dlt:
         )
 
     def sync(self) -> int:
-        """One run of the pipeline; how many rows it loaded."""
+        """Runs the pipeline once. Returns the number of loaded rows."""
         table = sql_table(
             credentials=self.url,
             table=_TABLE,
@@ -76,7 +77,7 @@ class Dlt:
         return int(normalized.row_counts.get(_TABLE, 0)) if normalized else 0
 
     def versions(self) -> list[list[Any]]:
-        """All that is in the destination."""
+        """Returns all rows in the destination."""
         with self.pipeline.sql_client() as client:
             rows = client.execute_sql(
                 f"select id, amount, note, epoch_us(updated_at), _dlt_load_id from {_TABLE}"
@@ -88,7 +89,7 @@ class Dlt:
 
 
 def open_tools(request: Mapping[str, Any]) -> Mapping[str, Tool]:
-    """The tools that a request names."""
+    """Returns the tools that a request names."""
     account = f"{request['user']}:{request['password']}"
     return {
         name: Dlt(

@@ -1,4 +1,4 @@
-"""Files as other systems drop them into a folder: one table, in one format."""
+"""Files that other systems write to a folder: one table, in one format."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _FIRST = 1_735_689_600  # 2025-01-01, in seconds
 
 @dataclass
 class DroppedFiles:
-    """Four files of six columns, an hour apart.
+    """Four files with six columns, whose times are an hour apart.
 
     Args:
-        rows: of all files together.
+        rows: the total number of rows in all files.
     """
 
     folder: Path
@@ -60,17 +60,17 @@ class DroppedFiles:
         )
 
     def source(self) -> Mapping[str, Any]:
-        """The connector and its options, as a spec has them."""
+        """Returns the connector and its options, as in a spec."""
         options = {name: {"primary_key": "order_id"} for name in self.names}
         own = {"path": str(self.folder), "format": self.form, "table_options": options}
         return {"path": "file", "spec": own}
 
     def secrets(self) -> Mapping[str, str]:
-        """The variables that the spec names."""
+        """Returns the variables that the spec names."""
         return {}
 
     def sums(self) -> Sums:
-        """The sums of all rows."""
+        """Returns the sums over all rows."""
         keys = range(self.rows)
         found = Sums(
             self.rows, sum(keys), sum(k % 1000 for k in keys), sum(k % 10_000 for k in keys)

@@ -1,9 +1,9 @@
-"""A long loop: its memory, and the files of its state and ledger, as rounds go by.
+"""Measures the memory of a long loop, and the files of its state and ledger.
 
     python benchmarks/endurance.py                  1,000 rounds of 5 tables
 
-A round each second; ten rows of each table change every tenth round. In the middle the server is
-killed and started again, and the loop has to go on.
+A round starts every second, and ten rows in each table change every tenth round. Halfway through,
+the server is killed and restarted, and the loop must continue.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main(rounds: int, tables: int) -> None:
 
 
 def _followed(ours: Ours, rounds: int) -> list[dict[str, Any]]:
-    """Memory, files and seconds of some rounds."""
+    """Returns the memory, files and seconds of some rounds."""
     found = []
     with Looped(ours, "1s") as loop:
         for number in range(1, rounds + 1):
@@ -69,7 +69,7 @@ def _followed(ours: Ours, rounds: int) -> list[dict[str, Any]]:
 
 
 def _stored(ours: Ours) -> dict[str, int]:
-    """Files and bytes of state and ledger."""
+    """Returns the files and bytes of state and ledger."""
     found = {}
     for table in ("_cq_state", "_cq_syncs"):
         below = (ours.folder / "warehouse" / "raw" / table).rglob("*")
@@ -80,7 +80,7 @@ def _stored(ours: Ours) -> dict[str, int]:
 
 
 def _crash(server: Server, loop: Looped) -> None:
-    """The server is killed, a round fails, the server comes back, and so does the loop."""
+    """Kills the server, waits for a failed round, restarts the server, waits for a good round."""
     began = time.monotonic()
     server.stop()
     loop.until(lambda event: bool(event["failed"]), may_fail=True)

@@ -1,4 +1,4 @@
-"""How long files take from the shell: their first load, and a run with nothing new."""
+"""Times `loader run` for files: the first load, and a run with nothing new."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _GOALS = {"parquet": 1.2, "csv": 1.2, "json": 1.3}
 
 
 def first_and_next(bench: Bench) -> tuple[str, Sequence[Line]]:
-    """Loads four files of each format, then looks at them again."""
+    """Loads four files of each format, then runs again with nothing new."""
     rows = bench.sizes.file_rows
     lines: list[Line] = []
     for form, name in FORMATS.items():

@@ -1,4 +1,4 @@
-"""The writers, for tools that read the log: they delete as well, and all they commit is noted."""
+"""Writers for tools that read the log: they also delete, and everything committed is recorded."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _AUDIT = (
 
 
 class LogWriters(Writers):
-    """Writers some of whose updates are deletes; a trigger notes every version."""
+    """Writers that delete rows instead of some updates. A trigger records every version."""
 
     def create(self) -> None:
         super().create()
@@ -56,6 +56,6 @@ class LogWriters(Writers):
 
 
 def committed(database: Database) -> list[Version]:
-    """Every version that was committed since the table was made; deletes without values."""
+    """Returns every version committed since the table was created; deletes have no values."""
     rows = database.query("select id, amount, note, micros from audit")
     return [Version(key, (amount, note), micros) for key, amount, note, micros in rows]

@@ -1,4 +1,4 @@
-"""What a measurement ran on: versions and machine."""
+"""Describes the machine and the versions that a measurement ran on."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def today() -> str:
-    """The date, as people write it."""
+    """Returns the date in words."""
     return f"{date.today():%-d %B %Y}"
 
 
 def machine() -> str:
-    """Cores, memory, processor and system."""
+    """Describes the cores, memory, processor and system."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     reported = Path("/proc/cpuinfo")
     model = re.search(r"model name\s*: (.*)", reported.read_text()) if reported.exists() else None
@@ -34,7 +34,7 @@ def machine() -> str:
 
 
 def versions(server: str, peers: Path | None) -> str:
-    """Of ours, of what it runs on, and of the peers."""
+    """Returns the versions of the loader, of what it runs on, and of the peers."""
     line = find_spark().line
     found = [
         f"Strandline {_revision()}",
@@ -64,7 +64,7 @@ def _java() -> str:
 
 
 def _revision() -> str:
-    """Its version and commit, with a mark if it has been changed since."""
+    """Returns the loader's version and commit, with a mark if the checkout has changed since."""
     git = ("git", "-C", str(ROOT))
     commit = _said(*git, "rev-parse", "--short=8", "HEAD") or "no commit"
     changed = _said(*git, "status", "--porcelain", "--", ":!benchmarks/RESULTS.md")

@@ -1,8 +1,8 @@
 """The writers of `writers.py` on MariaDB, where `now()` is the start of a statement.
 
-Idle transactions leave little behind that is older than they are, so part of the inserts take the
-time that others idle within the statement: they wait first, and InnoDB begins their transaction
-when they are nearly over. Rows wait for each other's locks for up to a second.
+Idle transactions rarely leave rows with old times, so some inserts wait within the statement
+instead: they wait first, and InnoDB does not begin their transaction until shortly before the
+statement ends. Writers wait for each other's row locks for up to a second.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ _CONFLICTS = (1205, 1213)
 
 
 class _Conflict(Exception):
-    """A deadlock, or a lock that was not had in time."""
+    """A deadlock, or a lock that could not be acquired in time."""
 
 
 class _Connection:
-    """A connection of pymysql with the one method of psycopg's that the writers use."""
+    """A pymysql connection with the one psycopg method that the writers use."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -69,7 +69,7 @@ class _Connection:
 
 
 class MariaDbWriters(Writers):
-    """Several writers on one database of MariaDB, from `start` to `stop`."""
+    """Several writers on one MariaDB database, from `start` to `stop`."""
 
     setup: ClassVar[tuple[str, ...]] = _CREATE
     statements: ClassVar[Mapping[str, str]] = {**STATEMENTS, "slow insert": _SLOW_INSERT}
@@ -91,7 +91,7 @@ class MariaDbWriters(Writers):
     def _connect(self) -> Any:
         connection = _Connection(self.database.connect())
         connection.execute("set innodb_lock_wait_timeout = 1")
-        # Otherwise an update that looks for its row locks all that it looks at.
+        # Otherwise, an update that searches for its row locks every row that it reads.
         connection.execute("set session transaction isolation level read committed")
         return connection
 

@@ -1,4 +1,4 @@
-"""How much memory a first load takes at most: of a large table, and of a larger one."""
+"""Measures the peak memory of a first load, for a large table and a larger one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MB = 2**20
 
 
 def peak(bench: Bench) -> tuple[str, Sequence[Line]]:
-    """The most memory of a first load: the loader's process and its JVM together."""
+    """Measures the peak memory of a first load: the loader's process and its JVM together."""
     size = bench.sizes
     shops = [bench.large, bench.shop("larger", size.growth * size.rows)]
     few, more = (f"{shop.rows:,} rows" for shop in shops)
@@ -27,7 +27,7 @@ def peak(bench: Bench) -> tuple[str, Sequence[Line]]:
 
 
 def _peak(bench: Bench, shop: Shop) -> int:
-    """Bytes that processes of a first load held at most."""
+    """Returns the peak memory of a first load's processes, in bytes."""
     ours = bench.ours(shop, "memory")
     loading = ours.started("run")
     with Memory(loading.pid) as memory:
