@@ -219,7 +219,7 @@ def test_a_wrong_public_key(
 def test_no_receipt(tmp_path: Path, key: keys.Key) -> None:
     ran = keys.verify(keys.write(tmp_path / "receipts", []), key)
     assert (ran.code, len(ran.errors)) == (2, 1)
-    assert "there is no receipt" in ran.text
+    assert "there are no receipts" in ran.text
 
 
 def test_the_encoding_that_is_signed() -> None:
