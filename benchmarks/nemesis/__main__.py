@@ -1,4 +1,4 @@
-"""``make nemesis``: schedule after schedule, until the time is over or a promise did not hold."""
+"""``make nemesis``: runs schedules until the time is up or a schedule finds a violation."""
 
 from __future__ import annotations
 

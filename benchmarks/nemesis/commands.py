@@ -1,4 +1,4 @@
-"""Our own commands, as a schedule calls them: run, killed, at once, and by hand."""
+"""The commands of the loader and dbt that a schedule calls, some of which are killed."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.sync.project import Project, Ran
 
 
 class Does(Protocol):
-    """Carries out what happens in the midst of a run."""
+    """Carries out an operation during a run."""
 
     def __call__(self, op: Op) -> None:
-        """One op."""
+        """Carries out one operation."""
 
 
 class _Hook:
-    """Does something once, when the first table comes to a step."""
+    """Calls a function once, when the first table reaches a step."""
 
     def __init__(self, step: str, act: Callable[[], None]) -> None:
         self.step = step
@@ -48,12 +48,12 @@ class _Hook:
 
 
 class Commands:
-    """The loader and dbt on one project, and what they said.
+    """Runs the loader and dbt in one project, and records what they report.
 
     Attributes:
-        failures: errors of tables, of runs that something happened to.
-        compacted: versions were removed, so that batches may lack rows.
-        kills: how many processes were killed in their midst, by command.
+        failures: the errors of tables and commands.
+        compacted: whether versions were removed, so that batches may lack rows.
+        kills: the number of processes that were killed while running, for each command or step.
     """
 
     def __init__(
@@ -69,12 +69,12 @@ class Commands:
         self.syncs = 0
 
     def run(self) -> Ran:
-        """`loader run`, whatever comes of it."""
+        """Runs `loader run`, which may fail."""
         self.syncs += 1
         return self._tried("run", "--concurrency", "2")
 
     def run_amid(self, step: str, during: Sequence[Op], do: Does) -> None:
-        """A run, and things that happen when its first table has come to a step."""
+        """Starts a run, and carries out operations when its first table reaches a step."""
         self.syncs += 1
         hook = _Hook(step, lambda: [do(op) for op in during] and None)
         pipeline = Pipeline(load_spec(self.project.folder / "loader.yml"), self.project.spark)
@@ -85,11 +85,11 @@ class Commands:
             raise hook.failure
 
     def run_killed(self, step: str) -> None:
-        """A run in another process, killed where a table comes to a step."""
+        """Starts a run in another process, and kills it when a table reaches a step."""
         self._killed("loader", self._arguments("run"), {"LOADER_CRASH_AT": step})
 
     def race(self) -> None:
-        """Two runs at once; a table that one holds, the other passes over."""
+        """Runs twice at the same time. Each run skips tables that the other has locked."""
         self.syncs += 1
         taken = self.workers.take()
         taken.start("loader", self._arguments("run"))
@@ -99,12 +99,12 @@ class Commands:
         self.workers.give_back(taken)
 
     def build(self) -> None:
-        """`dbt run` of snapshots and histories, where raw is there."""
+        """Builds latest tables and histories with `dbt run`, if the raw tables exist."""
         if self._raw_is_there():
             self.marts.build()
 
     def build_killed(self, after: float) -> None:
-        """The same in another process, killed after some seconds, if it takes that long."""
+        """Builds in another process, and kills it after some seconds if it is still running."""
         if not self._raw_is_there():
             return
         self.build()
@@ -117,36 +117,36 @@ class Commands:
         self.workers.give_back(taken)
 
     def full_refresh(self, table: str, at: float) -> Ran:
-        """Reads a table anew."""
+        """Runs a full refresh of a table."""
         self.syncs += 1
         return self._tried("run", "--full-refresh", "--select", f"shop.{table}")
 
     def backfill(self, table: str, at: float) -> None:
-        """Reads a range of the cursor again."""
+        """Rereads a cursor range."""
         low = self._cursor(table, at)
         if low is not None and self.shapes[table].cursor != "xmin":
             self._tried("run", "--select", f"shop.{table}", "--from", low)
 
     def set_back(self, table: str, at: float) -> None:
-        """`loader state set` to a cursor that was passed long ago."""
+        """Runs `loader state set` with a much lower cursor."""
         low = self._cursor(table, at)
         if low is not None and self.shapes[table].cursor != "xmin":
             self._tried("state", "set", f"shop.{table}", low)
 
     def rebuild_state(self) -> None:
-        """State and ledger from the data commits, where raw is there."""
+        """Rebuilds state and ledger from the data commits, if the raw tables exist."""
         if self._raw_is_there():
             self._tried("state", "rebuild")
 
     def compact(self) -> None:
-        """Removes superseded versions, small files and old snapshots, where raw is there."""
+        """Compacts the raw tables if they exist, and expires old snapshots."""
         if not self._raw_is_there():
             return
         self._tried("compact", "--keep-versions", "1", "--expire-days", "0")
         self.compacted = True
 
     def repair(self) -> Ran:
-        """`loader reconcile --repair`."""
+        """Runs `loader reconcile --repair`."""
         self.syncs += 1
         return self._tried("reconcile", "--repair", "--allow-deletes")
 
@@ -174,7 +174,7 @@ class Commands:
         return all(lake.exists(table) for table in self.shapes)
 
     def _cursor(self, table: str, at: float) -> str | None:
-        """A cursor that raw holds, as text; by its share."""
+        """Returns a cursor in the raw table as text. `at` is its position, from 0 to 1."""
         if not self.project.lake().exists(table):
             return None
         name = self.shapes[table].cursor

@@ -1,4 +1,4 @@
-"""Faults to be planted, so that it shows that the nemesis would find them."""
+"""Faults to plant in the loader, to show that the nemesis finds them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.dbt import dbtproject
 
 
 def _horizon() -> Any:
-    """Rows of transactions in flight at the last sync are not looked for."""
+    """Does not search for rows of transactions that were open at the last sync."""
     return patch(
         "loader.sources.jdbc.postgresql.late_commits_by_xmin.PostgresLateCommits.condition",
         lambda *_: None,
@@ -26,20 +26,20 @@ def _horizon() -> Any:
 
 
 def _sweep() -> Any:
-    """A sweep remembers transactions as seen that were in flight."""
+    """Makes a sweep record open transactions as seen."""
     from loader.sources.jdbc.postgresql.sweep import SweepRecord
 
     real = SweepRecord.to_mark
 
     def wrong(record: SweepRecord) -> dict[str, Any]:
-        seen = record.transactions  # one from an earlier mark has no xmax
+        seen = record.transactions  # a record from an earlier mark has no xmax
         return {**real(record), "unseen": "", "xmin": str(seen.xmax or seen.xmin)}
 
     return patch.object(SweepRecord, "to_mark", wrong)
 
 
 def _delta() -> Any:
-    """Rows at the boundary that changed count as delivered."""
+    """Treats changed rows at the boundary as redelivered."""
     from loader.rows import redelivery
     from loader.sync import extract
 
@@ -61,9 +61,9 @@ def _delta() -> Any:
 
 
 def _recovery() -> Any:
-    """After a crash the state vouches for more than its commit says.
+    """Makes recovery store a cursor that is higher than the commit's.
 
-    It forgets what was in flight, too: on PostgreSQL the mark alone would find every row again.
+    Also drops the open transactions: on PostgreSQL, the mark alone would find every row again.
     """
     from loader.rows.cursor import Cursor
     from loader.sync import recover
@@ -83,14 +83,14 @@ def _recovery() -> Any:
 
 
 def _merge() -> Any:
-    """A snapshot's merge passes over the first batch after its watermark."""
+    """Makes the merge of a latest table skip the first batch after its watermark."""
     file = "macros/materializations/deduped_latest.sql"
     right = 'where {{ strandline._batches(spec.tables, above="low", up_to="head") }}'
     return _package(file, right, right + " and _cq_batch <> {{ spec.tables[0].low + 1 }}")
 
 
 def _compaction() -> Any:
-    """Compaction knows nothing of the snapshots and histories that need old versions."""
+    """Makes compaction ignore the latest tables and histories that need old versions."""
     from loader.maintenance import compaction
 
     real = compaction.find_superseded
@@ -103,7 +103,7 @@ def _compaction() -> Any:
 
 @contextmanager
 def _package(file: str, right: str, wrong: str) -> Iterator[None]:
-    """The dbt package with another text in one of its files."""
+    """Changes the text of a file in the dbt package."""
     copy = Path(tempfile.mkdtemp(prefix="strandline-fault-"))
     try:
         for part in ("macros", "models"):
@@ -131,7 +131,7 @@ FAULTS: Mapping[str, Callable[[], Any]] = {
 
 @contextmanager
 def planted(name: str | None) -> Iterator[None]:
-    """Runs with a fault in place; without one where no name is given."""
+    """Plants a fault for the duration of the block; does nothing if no name is given."""
     if name is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""The invariants, each a function over what source and lake hold. Pure."""
+"""The invariants, as pure functions of the contents of source and lake."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Key = tuple[Any, ...]
 
 
 class Violation(AssertionError):
-    """A promise that did not hold; the message says which, where, and what was seen."""
+    """A promise was broken. The message says which one, where, and what was found."""
 
 
 class Version(NamedTuple):
@@ -29,12 +29,12 @@ class Version(NamedTuple):
 
     @property
     def order(self) -> tuple[Any, ...]:
-        """The greatest of a key is its newest version."""
+        """A sort key: the highest version of a key is its newest version."""
         return version_order(self.generation, self.cursor, self.batch, self.seq)
 
 
 def newest(versions: Iterable[Version]) -> dict[Key, Version]:
-    """Each key's newest version, tombstones too."""
+    """Returns each key's newest version, including tombstones."""
     found: dict[Key, Version] = {}
     for version in versions:
         if version.key not in found or version.order > found[version.key].order:
@@ -45,10 +45,10 @@ def newest(versions: Iterable[Version]) -> dict[Key, Version]:
 def same_as_source(
     table: str, source: Mapping[Key, str], versions: Iterable[Version], excused: Iterable[Key]
 ) -> None:
-    """The newest versions are the source's rows: none lost, stale or left over.
+    """Checks that the newest versions are the source's rows: none lost, stale or left over.
 
     Args:
-        excused: keys that were written as no cursor can tell.
+        excused: keys whose last write no cursor can reveal.
     """
     living = {key: v.note for key, v in newest(versions).items() if not v.deleted}
     passed_over = set(excused)
@@ -66,7 +66,7 @@ def same_as_source(
 def nothing_seen_is_missing(
     table: str, seen: Mapping[Key, str], versions: Iterable[Version], excused: Iterable[Key]
 ) -> None:
-    """Each version that was committed before a sync began is in raw after it."""
+    """Checks that versions committed before a sync began are in the raw table after it."""
     there = {(v.key, v.note) for v in versions}
     passed_over = set(excused)
     missing = [(k, n) for k, n in seen.items() if (k, n) not in there and k not in passed_over]
@@ -75,7 +75,7 @@ def nothing_seen_is_missing(
 
 
 def nothing_twice(table: str, versions: Iterable[Version]) -> None:
-    """No version was appended twice in one generation, as every write's note is its own."""
+    """Checks that no version was appended twice in one generation. Each write's note is unique."""
     counted = Counter(
         (v.key, v.hash, v.generation) for v in versions if not v.deleted and v.note is not None
     )
@@ -85,7 +85,7 @@ def nothing_twice(table: str, versions: Iterable[Version]) -> None:
 
 
 def whole_batches(table: str, versions: Iterable[Version], compacted: bool) -> None:
-    """Batches are numbered 1, 2, 3, and positions within one are unique."""
+    """Checks that batches are numbered 1, 2, 3, and that positions in a batch are unique."""
     rows = list(versions)
     batches = {v.batch for v in rows}
     if not compacted and batches != set(range(1, len(batches) + 1)):
@@ -96,7 +96,7 @@ def whole_batches(table: str, versions: Iterable[Version], compacted: bool) -> N
 
 
 def same_rows(what: str, found: Iterable[Any], wanted: Iterable[Any]) -> None:
-    """Two tables hold the same rows."""
+    """Checks that two tables have the same rows."""
     there, expected = Counter(found), Counter(wanted)
     if there != expected:
         missing, more = expected - there, there - expected

@@ -1,4 +1,4 @@
-"""Schedule after schedule, on one database server, one Spark and processes to be killed."""
+"""Runs schedules one after another, with the same server, Spark and worker processes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["Hunt", "Tally"]
 
 
 class Hunt:
-    """Carries schedules out, one after another, each from nothing.
+    """Carries out schedules one after another, each from an empty state.
 
     Attributes:
-        tally: what all of them did.
+        tally: what all schedules did.
     """
 
     def __init__(self, arena: Arena, spark: SparkSession, folder: Path) -> None:
@@ -31,9 +31,9 @@ class Hunt:
         self.tally = Tally()
 
     def violation(self, schedule: Schedule) -> str | None:
-        """What did not hold in a schedule; None where everything did.
+        """Carries out a schedule. Returns the violation that it finds, or None.
 
-        An exception that nobody expected is a violation, too.
+        An unexpected exception is a violation, too.
         """
         trial = Trial(schedule, self.arena, self.spark, self.workers, self.folder)
         try:
@@ -48,5 +48,5 @@ class Hunt:
         return None
 
     def close(self) -> None:
-        """Ends the processes that were to be killed."""
+        """Stops the worker processes."""
         self.workers.close()

@@ -1,4 +1,4 @@
-"""A MariaDB that things befall. What it promises is less: its bounds and rows are several looks."""
+"""A MariaDB server with events. Fewer promises hold: bounds and rows are read separately."""
 
 from __future__ import annotations
 
@@ -55,16 +55,16 @@ VOCABULARY = Vocabulary(
 
 
 class MariaDbWriters(Writers):
-    """Writers whose conflicts are MariaDB's."""
+    """Writers that expect MariaDB's lock conflicts."""
 
     conflicts = (pymysql.Error,)
 
 
 class MariaDbArena:
-    """One database on a server of its own, the writers on it, and what befalls both.
+    """One database on its own server, with its writers and the events that affect both.
 
     Attributes:
-        moved, refusable: as of the PostgreSQL arena; nothing here makes a run refuse a table.
+        moved, refusable: see the PostgreSQL arena; here, no event makes a run refuse a table.
     """
 
     vocabulary = VOCABULARY
@@ -77,7 +77,7 @@ class MariaDbArena:
         self._number = 0
 
     def open(self, tables: tuple[str, ...]) -> None:
-        """A fresh database with these tables."""
+        """Creates a database with these tables."""
         self._number += 1
         self.tables = tables
         name = f"nemesis_{self._number}"
@@ -88,7 +88,7 @@ class MariaDbArena:
         self.writers.create(tables, rows=12)
 
     def close(self) -> None:
-        """Gives the database up."""
+        """Closes the database."""
         self.writers.abandon()
         with contextlib.suppress(Exception):
             self.server._drop(self.database.name)
@@ -97,20 +97,20 @@ class MariaDbArena:
         """Stops the server and deletes its folder."""
         self.server.remove()
 
-    # What a schedule calls, by name; all take the name of a table.
+    # The events that a schedule calls by name. Each takes the name of a table.
 
     def truncate(self, table: str) -> None:
-        """All rows go."""
+        """Deletes all rows with TRUNCATE."""
         self.writers.all_unseen(table)
         self._ddl(f"truncate table {table}")
 
     def add_column(self, table: str) -> None:
-        """A column with a constant default: no rewrite."""
+        """Adds a column with a constant default, without a rewrite."""
         self.writers.widened.add(table)
         self._ddl(f"alter table {table} add column plain_{self._next()} int default 7")
 
     def rewrite(self, table: str) -> None:
-        """The table is copied, with a column between the others."""
+        """Adds a column with `algorithm=copy`, so that the table is copied."""
         column = f"copied_{self._next()}"
         self._ddl(f"alter table {table} add column {column} int default 7 first, algorithm=copy")
 
@@ -119,14 +119,14 @@ class MariaDbArena:
         self._ddl(f"optimize table {table}")
 
     def restart(self, table: str) -> None:
-        """The server stops and starts again."""
+        """Restarts the server."""
         self.server.stop()
         self.writers.abandon()
         self.server.start()
         self._durable()
 
     def kill_sessions(self, table: str) -> None:
-        """An administrator ends all sessions of this database, the loader's among them."""
+        """Ends all sessions of this database, including the loader's, as an administrator would."""
         with contextlib.closing(self.database.connect()) as connection:
             cursor: Any = connection.cursor()
             cursor.execute(
@@ -139,7 +139,7 @@ class MariaDbArena:
         self.writers.abandon()
 
     def _durable(self) -> None:
-        """What was committed survives a crash: no cursor tells of rows that a source has lost."""
+        """Makes commits survive a crash, because no cursor shows that a source has lost rows."""
         self.server._execute("set global innodb_flush_log_at_trx_commit = 1")
 
     def _ddl(self, statement: str) -> None:

@@ -1,4 +1,4 @@
-"""The dbt project: a snapshot and a history of each table, their definitions, and the proofs."""
+"""The dbt project: each table's latest table and history, their definitions, and the tests."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from benchmarks.nemesis.tables import Shape
 from tests.dbt.dbtproject import DbtProject, as_json
 from tests.sync.project import Project
 
-# Not no_cursor_ties: an update that leaves its cursor alone is one, and schedules have such. Those
-# of ledger and state are the package's own.
+# Without no_cursor_ties: schedules contain updates that do not change the cursor, which are ties.
+# The tests of ledger and state are the package's own.
 _PROOFS = ["strandline.unique_key", "strandline.matches_raw"]
 _MODEL = """
 {{{{ config(
@@ -29,10 +29,10 @@ _DEFINITION = """
 
 
 class Marts:
-    """Builds and compares, in this process.
+    """Builds tables in this process, and compares them.
 
     Attributes:
-        project: what `dbt` is run with; its folder serves a worker's dbt as well.
+        project: the dbt project, whose folder a worker's dbt also uses.
     """
 
     def __init__(self, project: Project, folder: Path, shapes: Mapping[str, Shape]) -> None:
@@ -62,14 +62,14 @@ class Marts:
         self.manifest: Any = None
 
     def build(self) -> None:
-        """Snapshots and histories, merged."""
+        """Merges new batches into latest tables and histories."""
         self._good("run", "--select", "path:models/built")
 
     def compare(self) -> None:
-        """Merges, defines anew, and compares.
+        """Merges new batches, and compares the tables with their definitions.
 
         Raises:
-            Violation: where a table is not what its definition says.
+            Violation: if a table differs from its definition.
         """
         self.build()
         self._good("run", "--select", "path:models/defined")
@@ -79,17 +79,17 @@ class Marts:
                 same_rows(name, self._rows(name), self._rows(f"{name}_defined"))
 
     def prove(self) -> None:
-        """Runs the package's proofs.
+        """Runs the package's tests.
 
         Raises:
-            Violation: where one of them fails.
+            Violation: if a test fails.
         """
         own = ("test_name:batches_complete", "test_name:state_consistent")
         windows = "test_name:inclusive_cursor"
         self._good("test", "--select", "path:models/built", *own, windows)
 
     def arguments(self) -> list[str]:
-        """What a dbt in another process is called with, for a build."""
+        """Returns the arguments for a build by dbt in another process."""
         folder = str(self.project.folder)
         return [
             "run",

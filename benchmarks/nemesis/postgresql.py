@@ -1,4 +1,4 @@
-"""A PostgreSQL that things befall: what ordinary operation does to tables, sessions and servers."""
+"""A PostgreSQL server with events that ordinary operation causes."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ VOCABULARY = Vocabulary(
 
 
 class PostgresWriters(Writers):
-    """Writers with what only PostgreSQL has: prepared transactions."""
+    """Writers with a feature that only PostgreSQL has: prepared transactions."""
 
     conflicts = (psycopg.Error,)
     shows_writers = True
     moment = "to_timestamp({:.6f})"
 
     def prepare(self, session: int) -> None:
-        """A transaction is left prepared, its session goes on."""
+        """Prepares a session's transaction, and leaves it prepared."""
         if session in self._within:
             name = self._note("prepared").replace(" ", "_")
             if self.execute(session, f"prepare transaction '{name}'") is not None:
@@ -81,7 +81,7 @@ class PostgresWriters(Writers):
             self._within.discard(session)
 
     def finish_prepared(self, commits: bool) -> None:
-        """The oldest of them ends."""
+        """Ends the oldest prepared transaction."""
         if self.prepared:
             how = "commit" if commits else "rollback"
             self.execute(AUTOCOMMIT, f"{how} prepared '{self.prepared.pop(0)}'")
@@ -93,12 +93,13 @@ class PostgresWriters(Writers):
 
 
 class PostgresArena:
-    """One database on a server of its own, the writers on it, and what befalls both.
+    """One database on its own server, with its writers and the events that affect both.
 
     Attributes:
-        database: where the loader reads now; another server's after a failover.
+        database: the database that the loader currently reads; after a failover, it is on another
+            server.
         moved: whether the loader's URL must follow.
-        refusable: something happened after which a run may refuse a table until it is read anew.
+        refusable: whether a run may now refuse a table until a full refresh.
     """
 
     vocabulary = VOCABULARY
@@ -114,7 +115,7 @@ class PostgresArena:
         self._number = 0
 
     def open(self, tables: tuple[str, ...]) -> None:
-        """A fresh database with these tables."""
+        """Creates a database with these tables."""
         self._number += 1
         self.tables = tables
         self.refusable = set()
@@ -128,7 +129,7 @@ class PostgresArena:
         self.writers.create(tables, rows=12)
 
     def close(self) -> None:
-        """Gives the database up; a server that failed over is not used again."""
+        """Closes the database. A server that has failed over is not used again."""
         for name in list(self.writers.prepared):
             self.writers.execute(AUTOCOMMIT, f"rollback prepared '{name}'")
         self.writers.abandon()
@@ -144,10 +145,10 @@ class PostgresArena:
         for server in self.servers:
             server.remove()
 
-    # What a schedule calls, by name; all take the name of a table.
+    # The events that a schedule calls by name. Each takes the name of a table.
 
     def truncate(self, table: str) -> None:
-        """All rows go and some come again, in one transaction: not MVCC-safe."""
+        """Truncates and partly refills the table in one transaction, which is not MVCC-safe."""
         self.writers.all_unseen(table)
         connection = self._connect()
         with contextlib.closing(connection):
@@ -163,27 +164,27 @@ class PostgresArena:
         self.writers.all_unseen(table)
 
     def add_column(self, table: str) -> None:
-        """A column with a constant default: no rewrite."""
+        """Adds a column with a constant default, without a rewrite."""
         self._ddl(f"alter table {table} add column {self._fresh('plain')} int default 7")
 
     def rewrite(self, table: str) -> None:
-        """A column with a volatile default: the table is rewritten, which is not MVCC-safe."""
+        """Adds a column with a volatile default, which rewrites the table and is not MVCC-safe."""
         self._ddl(
             f"alter table {table} add column {self._fresh('volatile')} "
             "double precision default random()"
         )
 
     def vacuum_full(self, table: str) -> None:
-        """Rewrites the table, MVCC-safely."""
+        """Rewrites the table, which is MVCC-safe."""
         self._ddl(f"vacuum full {table}")
 
     def cluster(self, table: str) -> None:
-        """Rewrites the table in another order."""
+        """Rewrites the table in a different order."""
         if table != "parts":
             self._ddl(f"cluster {table} using {table}_pkey")
 
     def copy_in(self, table: str) -> None:
-        """Rows by COPY, in one transaction."""
+        """Inserts rows with COPY, in one transaction."""
         connection = self._connect()
         target = f"{table} (region, note)" if table == "parts" else f"{table} (note)"
         with contextlib.closing(connection), contextlib.suppress(psycopg.Error):
@@ -194,7 +195,7 @@ class PostgresArena:
                     copy.write_row((1 + n % 2, note) if table == "parts" else (note,))
 
     def attach(self, table: str) -> None:
-        """Rows with old clocks and old transactions appear, with a partition."""
+        """Attaches a partition with rows that have old times and old transactions."""
         if "parts" not in self.tables:
             return
         region, name = self._number_of("region"), self._fresh("parts_more")
@@ -210,7 +211,7 @@ class PostgresArena:
         self.refusable.add("parts")
 
     def detach(self, table: str) -> None:
-        """Rows vanish with their partition."""
+        """Detaches a partition with its rows."""
         if "parts" in self.tables:
             self.writers.all_unseen("parts")
             self._ddl("alter table parts detach partition parts_2")
@@ -219,14 +220,14 @@ class PostgresArena:
             self.refusable.add("parts")
 
     def restart(self, table: str) -> None:
-        """The server crashes and recovers; prepared transactions stay."""
+        """Crashes and restarts the server. Prepared transactions survive."""
         server = self.database.server
         server.stop()
         self.writers.abandon()
         server.start()
 
     def kill_sessions(self, table: str) -> None:
-        """An administrator ends all sessions, the loader's among them."""
+        """Ends all sessions, including the loader's, as an administrator would."""
         connection = self._connect()
         with contextlib.closing(connection):
             connection.execute(
@@ -236,32 +237,32 @@ class PostgresArena:
         self.writers.abandon()
 
     def impatient(self, table: str) -> None:
-        """From now on idle transactions are ended after a short time."""
+        """Sets a short timeout for idle transactions."""
         self._ddl(
             f"alter database {self.database.name} set idle_in_transaction_session_timeout = '400ms'"
         )
 
     def fail_over(self, table: str) -> None:
-        """A replica that lags takes over: what it had not yet got is lost."""
+        """Fails over to a lagging replica. Everything that it has not yet received is lost."""
         if self._standby is not None:
             return
         if any(session in self.writers._within for session in SESSIONS):
-            self.writers.settle()  # replicas have no two-phase state of open sessions to show
+            self.writers.settle()  # open sessions cannot continue their transactions on a replica
         standby = self.server.replica()
         self.servers.append(standby)
         with contextlib.closing(standby.connect(self.database.name)) as connection:
             connection.execute("select pg_wal_replay_pause()")
-        for each in self.tables:  # what the replica does not get
+        for each in self.tables:  # the replica does not receive this
             self.writers.insert(AUTOCOMMIT, each)
             self.writers.all_unseen(each)
         standby.promote()
         self._move_to(standby)
 
     def restore(self, table: str) -> None:
-        """The database goes back to a copy that was made a moment ago; what came since is lost."""
+        """Restores a copy of the database from a moment ago. Later changes are lost."""
         if self._standby is not None or self.writers.prepared:
             return
-        copy = self.server.replica()  # promoted at once, it is what a restored backup is
+        copy = self.server.replica()  # promoted immediately, it is equivalent to a restored backup
         copy.promote()
         self.servers.append(copy)
         for each in self.tables:
@@ -295,7 +296,7 @@ class PostgresArena:
     def _configure(server: Postgres) -> None:
         server._execute("alter system set max_prepared_transactions = 20")
         server._execute("alter system set wal_level = 'logical'")
-        # What was committed survives a crash: a source that loses rows is a failover's matter.
+        # Commits survive a crash. Only failovers make the source lose rows.
         server._execute("alter system set synchronous_commit = on")
         server._execute("checkpoint")
         server.stop()

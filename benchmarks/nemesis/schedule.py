@@ -1,4 +1,4 @@
-"""A schedule: what happens, in which order, drawn from a seed. Pure."""
+"""Generates a schedule of operations from a seed, with pure functions."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ AUTOCOMMIT = 0
 
 @dataclass(frozen=True)
 class Op:
-    """One thing that happens.
+    """One operation of a schedule.
 
     Attributes:
-        does: its name, a method of the arena or of the commands.
-        given: its arguments; JSON can hold them.
-        during: what happens in its midst, at the step of the protocol that `given` names.
+        does: the operation's name, which is a method of the arena, the writers or the commands.
+        given: the arguments, which can be stored as JSON.
+        during: operations to carry out during this one, at the protocol step that `given` names.
     """
 
     does: str
@@ -34,11 +34,11 @@ class Op:
 
 @dataclass(frozen=True)
 class Schedule:
-    """What one seed draws.
+    """The schedule for one seed.
 
     Attributes:
-        tables: which of the arena's tables take part.
-        ops: what happens; each op bears that others are left out, so that a schedule can shrink.
+        tables: the arena's tables that the schedule uses.
+        ops: the operations. Any of them can be left out, so that a schedule can be reduced.
     """
 
     seed: int
@@ -46,18 +46,18 @@ class Schedule:
     ops: tuple[Op, ...]
 
     def to_json(self) -> str:
-        """As a file keeps it, for `--replay`."""
+        """Formats the schedule as JSON, for `--replay`."""
         reported = {"seed": self.seed, "tables": self.tables, "ops": [_told(op) for op in self.ops]}
         return json.dumps(reported)
 
     @classmethod
     def from_json(cls, text: str) -> Schedule:
-        """As a file kept it."""
+        """Parses the result of :meth:`to_json`."""
         reported = json.loads(text)
         return cls(reported["seed"], tuple(reported["tables"]), tuple(map(_op, reported["ops"])))
 
     def with_ops(self, ops: Iterable[Op]) -> Schedule:
-        """The same tables, and other things that happen."""
+        """Returns a schedule with the same tables and other operations."""
         return Schedule(self.seed, self.tables, tuple(ops))
 
 
@@ -72,14 +72,14 @@ def _op(reported: Sequence[Any]) -> Op:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What can happen to one kind of source, with weights.
+    """The operations for one kind of source, with their weights.
 
     Attributes:
-        tables: its tables, by name.
-        writes: what a writer's session does to a row.
-        events: what befalls the database.
-        commands: what we do.
-        steps: where in a sync something can happen, or a kill.
+        tables: the source's tables, keyed by name.
+        writes: what a writer's session can do to a row.
+        events: the events that affect the database.
+        commands: the commands of the loader and dbt.
+        steps: the steps of a sync at which an operation or a kill can happen.
     """
 
     tables: tuple[str, ...]
@@ -90,7 +90,7 @@ class Vocabulary:
 
 
 def drawn(seed: int, vocabulary: Vocabulary, length: int) -> Schedule:
-    """The schedule of a seed: about `length` ops, a quiet point in the middle and at the end."""
+    """Returns a seed's schedule: about `length` operations, with two quiet points."""
     rng = Random(f"nemesis/{seed}")
     count = min(len(vocabulary.tables), rng.choice((1, 2, 2, 3)))
     tables = tuple(sorted(rng.sample(vocabulary.tables, count)))
@@ -102,11 +102,12 @@ def drawn(seed: int, vocabulary: Vocabulary, length: int) -> Schedule:
 
 
 class _Draw:
-    """Draws ops one by one.
+    """Draws operations one by one.
 
-    It remembers which sessions are in a transaction, as far as it drew that: most writes then
-    belong to one of them, and only such a session commits. A transaction that has written before a
-    run and commits after it is what loses rows; ops drawn without a memory seldom make one.
+    Remembers which sessions are in a transaction according to the operations drawn so far. Most
+    writes are then assigned to one of these sessions, and only these sessions commit. Rows are lost
+    if a transaction writes before a run and commits after it, which independent draws rarely
+    produce.
     """
 
     def __init__(self, rng: Random, vocabulary: Vocabulary, tables: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Makes a failing schedule smaller, as far as it still fails: Zeller's ddmin over its ops. Pure."""
+"""Reduces a failing schedule to fewer operations that still fail (Zeller's ddmin)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from benchmarks.nemesis.schedule import Op, Schedule
 
 
 def shrunk(schedule: Schedule, fails: Callable[[Schedule], bool], tries: int) -> Schedule:
-    """The smallest schedule found that still fails; the given one where none smaller does.
+    """Returns the smallest schedule found that still fails, or the given one if there is none.
 
     Args:
-        fails: runs a schedule from nothing.
-        tries: how often it is asked at most.
+        fails: runs a schedule from an empty state, and returns whether it fails.
+        tries: the maximum number of calls of `fails`.
     """
     left = tries
 
@@ -44,7 +44,7 @@ def shrunk(schedule: Schedule, fails: Callable[[Schedule], bool], tries: int) ->
 
 def _without_a_part(ops: Sequence[Op], parts: int) -> Iterator[list[Op]]:
     size = max(1, -(-len(ops) // parts))
-    # From the end on: what comes after the failure goes first.
+    # Starts at the end, to remove the operations after the failure first.
     for start in reversed(range(0, len(ops), size)):
         kept = [*ops[:start], *ops[start + size :]]
         if kept:

@@ -1,4 +1,4 @@
-"""The tables that a schedule writes to, and what a cursor promises of each. Pure."""
+"""The tables that a schedule writes to, and their cursors."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ class Shape:
     """A table, the cursor that it is synced by, and how its rows are written.
 
     Attributes:
-        create: SQL that makes it.
-        key: its primary key.
-        cursor: what the spec names.
-        insert: SQL of one row with a `note`, a fresh key and, for `{at}`, a cursor.
-        clock: SQL of the cursor of a write, if the cursor is a time; else empty.
-        updates: whether an update that the cursor tells of is possible.
+        create: SQL that creates the table.
+        key: the primary key.
+        cursor: the cursor field in the spec.
+        insert: SQL that inserts a row with a `note`, a new key and the cursor `{at}`.
+        clock: SQL for the cursor of a write, if the cursor is a time; else empty.
+        updates: whether the cursor can show an update.
     """
 
     create: tuple[str, ...]
@@ -28,12 +28,12 @@ class Shape:
 
     @property
     def touch(self) -> str:
-        """SQL by which an update moves the cursor; empty if every write moves it."""
+        """SQL with which an update changes the cursor; empty if every write changes it."""
         return f"at = {self.clock}" if self.clock else ""
 
 
 POSTGRESQL: Mapping[str, Shape] = {
-    # The ordinary table: a clock that each write sets to its transaction's start.
+    # The usual table: each write sets the cursor to the start of its transaction.
     "orders": Shape(
         (
             "create table orders (id bigserial primary key, note text not null, "
@@ -45,7 +45,7 @@ POSTGRESQL: Mapping[str, Shape] = {
         "insert into orders (note, at) values (%(note)s, {at}) returning id",
         clock="now()",
     ),
-    # Events by number, drawn from a sequence that each session caches twenty of.
+    # The cursor is a number from a sequence, of which each session caches twenty values.
     "events": Shape(
         (
             "create sequence events_id cache 20",
@@ -57,7 +57,7 @@ POSTGRESQL: Mapping[str, Shape] = {
         "insert into events (note) values (%(note)s) returning id",
         updates=False,
     ),
-    # No clock, no number, a composite key: the transaction that wrote each row.
+    # A composite key and no cursor column: the cursor is the transaction that wrote the row.
     "items": Shape(
         (
             "create sequence items_k",
@@ -68,7 +68,7 @@ POSTGRESQL: Mapping[str, Shape] = {
         "xmin",
         "insert into items (note) values (%(note)s) returning k, l",
     ),
-    # Partitions that come and go, and a clock that moves within a transaction.
+    # Partitions that are attached and detached, and a clock that advances in a transaction.
     "parts": Shape(
         (
             "create sequence parts_id",
@@ -84,7 +84,7 @@ POSTGRESQL: Mapping[str, Shape] = {
         "values (1 + (random() < 0.5)::int, %(note)s, {at}) returning id, region",
         clock="clock_timestamp()",
     ),
-    # A clock of days: all that is written today lies at the boundary of the next window.
+    # The cursor is a date, so all rows written today are at the next window's boundary.
     "visits": Shape(
         (
             "create table visits (id bigserial primary key, note text not null, "
@@ -118,7 +118,7 @@ MARIADB: Mapping[str, Shape] = {
         "insert into journal (note, at) values (%(note)s, {at}) returning id",
         clock="now(6)",
     ),
-    # A clock of seconds, as a datetime has without more words.
+    # The cursor has whole seconds, as a datetime has by default.
     "visits": Shape(
         (
             "create table visits (id bigint auto_increment primary key, note text not null, "

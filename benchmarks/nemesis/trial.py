@@ -1,4 +1,4 @@
-"""One schedule, carried out against a real database, and judged at each of its quiet points."""
+"""Carries out one schedule against a real database, with checks at each quiet point."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.sync.project import Project
 
 
 class Arena(Protocol):
-    """A database that things befall; see :mod:`benchmarks.nemesis.postgresql`."""
+    """A database with events; see :mod:`benchmarks.nemesis.postgresql`."""
 
     vocabulary: Vocabulary
     database: Database
@@ -39,7 +39,7 @@ class Arena(Protocol):
 
 @dataclass
 class Tally:
-    """How much a schedule did; sums of several add up."""
+    """What a schedule did, in numbers that can be added up."""
 
     done: Counter[str] = field(default_factory=Counter)
     kills: Counter[str] = field(default_factory=Counter)
@@ -47,7 +47,7 @@ class Tally:
     refusals: int = 0
 
     def add(self, other: Tally) -> None:
-        """Counts another schedule in."""
+        """Adds the numbers of another schedule."""
         self.done += other.done
         self.kills += other.kills
         self.syncs += other.syncs
@@ -55,7 +55,7 @@ class Tally:
 
 
 class Trial:
-    """Carries out one schedule from nothing."""
+    """Carries out one schedule from an empty state."""
 
     def __init__(
         self,
@@ -79,10 +79,10 @@ class Trial:
         self.commands = Commands(self.project, marts, workers, self.shapes)
 
     def carry_out(self) -> Tally:
-        """All of it.
+        """Carries out the whole schedule.
 
         Raises:
-            Violation: where a promise did not hold.
+            Violation: if a promise is broken.
         """
         try:
             for number, op in enumerate(self.schedule.ops, 1):
@@ -97,7 +97,7 @@ class Trial:
             self._clear()
 
     def do(self, op: Op) -> None:
-        """One op, by its name: a quiet point, a command of ours, an event, or a write."""
+        """Carries out one operation: a quiet point, a command, an event or a write."""
         self.tally.done[op.does] += 1
         if op.does == "quiet":
             self._quiet(**op.given)
@@ -116,7 +116,7 @@ class Trial:
             self.arena.moved = False
 
     def _run(self) -> None:
-        """A run of its own; what was committed before it must be in raw after it."""
+        """Runs the loader. Rows committed before the run must be in the raw table after it."""
         before = {table: self.writers.rows(table) for table in self.shapes}
         ran = self.commands.run()
         for table in self.shapes:
@@ -148,7 +148,7 @@ class Trial:
             self.commands.marts.prove()
 
     def _synced(self) -> None:
-        """A run that must end well, or refuse what may be refused, with a remedy that works."""
+        """Runs the loader, which must succeed, or refuse a table with a remedy that works."""
         ran = self.commands.run()
         for table in self.shapes:
             if f"shop.{table}" in str(ran.errors) and table in self.arena.refusable:
@@ -172,10 +172,10 @@ class Trial:
         return max((version.batch for version in self._raw(table)), default=0)
 
     def _again(self, table: str, head: int) -> set[Key]:
-        """The keys that later batches have; without those that changed as no cursor can tell.
+        """Returns the keys in later batches, except keys with a change that no cursor can reveal.
 
-        Where rows do not say who wrote them, a run reads as far back as the one before it took
-        time, so the second may see such a change that the first did not.
+        If rows do not show which transaction wrote them, each run rereads the time that the
+        previous run took, so the second run may find such a change that the first has missed.
         """
         if table in self.writers.widened:
             return set()

@@ -1,7 +1,7 @@
-"""A process that runs `loader` and `dbt` on demand, to be killed in their midst.
+"""A process that runs `loader` and `dbt` on request, and can be killed while they run.
 
-Reads one JSON object a line, ``{"program": …, "arguments": […], "environment": {…}}``, and answers
-each with one: ``{"code": …, "output": …}``.
+Reads one JSON object per line, ``{"program": …, "arguments": […], "environment": {…}}``. Answers
+each with an object ``{"code": …, "output": …}``.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from tests.sync.project import ROOT
 
 
 def serve() -> None:
-    """Answers until its input ends."""
+    """Answers requests until the input ends."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what else is printed must not look like an answer
+    os.dup2(2, 1)  # other output must not look like an answer
     profile = load_profile("strandline", "embedded", ROOT, profiles_dir=str(ROOT / "profiles"))
     spark = session(profile)
     spark.range(1).count()

@@ -1,4 +1,4 @@
-"""Processes to be killed; one is always warm."""
+"""Processes that can be killed. One is always warm."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.sync.project import ROOT
 
 
 class Worker:
-    """One process; see :mod:`benchmarks.nemesis.worker`."""
+    """A worker process; see :mod:`benchmarks.nemesis.worker`."""
 
     def __init__(self) -> None:
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115
@@ -33,7 +33,7 @@ class Worker:
         self._jvm = 0
 
     def wait_until_ready(self) -> Worker:
-        """Waits until its Spark is up."""
+        """Waits until the worker's Spark has started."""
         if not self._jvm:
             answer = self.answer()
             if answer is None:
@@ -45,7 +45,7 @@ class Worker:
     def start(
         self, program: str, arguments: list[str], environment: Mapping[str, str] | None = None
     ) -> None:
-        """Begins a command, and does not wait for it."""
+        """Starts a command without waiting for it."""
         wanted = {
             "program": program,
             "arguments": arguments,
@@ -56,23 +56,23 @@ class Worker:
         self.process.stdin.flush()
 
     def answer(self) -> dict[str, Any] | None:
-        """How a command ended; None where the process died first."""
+        """Returns the result of the command; None if the process died first."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            self.kill()  # of two processes one may still live
+            self.kill()  # one of the two processes may still be running
             return None
         found: dict[str, Any] = json.loads(line)
         return found
 
     def kill_after(self, seconds: float) -> threading.Timer:
-        """Kills it, as a power cut would, unless the timer is cancelled before."""
+        """Kills the worker, as a power cut would, unless the timer is cancelled first."""
         timer = threading.Timer(seconds, self.kill)
         timer.start()
         return timer
 
     def kill(self) -> None:
-        """Ends both, Python and its JVM, at once."""
+        """Kills Python and its JVM at the same time."""
         for pid in filter(None, (self._jvm, self.process.pid)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -80,21 +80,21 @@ class Worker:
 
 
 class Workers:
-    """Hands out a worker that is ready; starts another only once one has died."""
+    """Provides a worker that is ready. Starts another one only after a worker has died."""
 
     def __init__(self) -> None:
         self._spare: Worker | None = None
 
     def take(self) -> Worker:
-        """A worker that is ready."""
+        """Returns a worker that is ready."""
         taken, self._spare = (self._spare or Worker()).wait_until_ready(), None
         return taken
 
     def give_back(self, taken: Worker) -> None:
-        """Keeps it for the next, where it still lives; else the next starts meanwhile."""
+        """Keeps a worker for reuse if it is alive, and otherwise starts the next one."""
         self._spare = taken if taken.process.poll() is None else Worker()
 
     def close(self) -> None:
-        """Ends what is left."""
+        """Stops the remaining workers."""
         if self._spare is not None:
             self._spare.kill()

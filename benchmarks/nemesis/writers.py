@@ -1,4 +1,4 @@
-"""Writers' sessions on a database, one op at a time, and a record of what no cursor tells."""
+"""Writers' sessions, one operation at a time, with a record of changes that no cursor shows."""
 
 from __future__ import annotations
 
@@ -14,23 +14,25 @@ from benchmarks.nemesis.tables import Shape
 
 Key = tuple[Any, ...]
 APPLICATION = ((-600, 0), (120, 0), (0, 1), (0, 60), (0, 3_600), (0, 86_400), (-259_200, 0))
-"""Clocks of applications: seconds ahead of the database, and seconds to which times are cut."""
+"""The clocks of applications: seconds ahead of the database, and the unit of truncation."""
 
 
 class Writers:
-    """Sessions that write interleaved, each statement at the moment that the schedule says.
+    """Sessions that write concurrently, each statement at the point that the schedule specifies.
 
-    A statement that waits for another session's lock fails soon, and ends its transaction; so
-    does one that the database refuses. A schedule stays valid whatever ops are taken out of it.
+    A statement that waits for another session's lock soon fails and ends its transaction, and so
+    does a statement that the database rejects. A schedule stays valid if operations are removed.
 
     Attributes:
         shows_writers: whether rows name the transaction that wrote them, so that a sync finds
-            writes that their cursor does not tell of.
-        moment: SQL of a time, from seconds since 1970.
-        unseen: per table the keys whose last write no sync finds (a delete, or an update that
-            leaves the cursor alone, unless `shows_writers`); `loader reconcile` is for these.
-        widened: tables all of whose rows changed so since the last quiet point, by a new column.
-        refused: how many statements failed.
+            writes that the cursor does not show.
+        moment: SQL for a time, given as seconds since 1970.
+        unseen: for each table, the keys whose last write no sync finds: a delete or, unless
+            `shows_writers` is true, an update that does not change the cursor. Only `loader
+            reconcile` finds these.
+        widened: tables in which a new column changed all rows in this way since the last quiet
+            point.
+        refused: the number of statements that failed.
     """
 
     conflicts: tuple[type[BaseException], ...] = (Exception,)
@@ -51,76 +53,76 @@ class Writers:
         self._began: dict[int, float] = {}
 
     def create(self, tables: tuple[str, ...], rows: int) -> None:
-        """Makes the tables with their first rows."""
+        """Creates the tables with their first rows."""
         for table in tables:
             for statement in self.shapes[table].create:
                 self.execute(AUTOCOMMIT, statement)
             for _ in range(rows):
                 self.insert(AUTOCOMMIT, table)
 
-    # What a schedule calls, by name. All take what an op gives.
+    # The operations that a schedule calls by name, with the arguments of the operation.
 
     def begin(self, session: int) -> None:
-        """Opens a transaction, where the session has none."""
+        """Begins a transaction unless the session already has one."""
         if session not in self._within:
             self._began[session] = time.time()
             self.execute(session, "begin")
             self._within.add(session)
 
     def commit(self, session: int) -> None:
-        """Ends a transaction."""
+        """Commits a transaction."""
         self._end(session, "commit")
 
     def rollback(self, session: int) -> None:
-        """Ends a transaction as if it had not been."""
+        """Rolls a transaction back."""
         self._end(session, "rollback")
 
     def savepoint(self, session: int) -> None:
-        """What is written from here on is of a subtransaction."""
+        """Begins a subtransaction for the following writes."""
         if session in self._within:
             self.execute(session, "savepoint s")
 
     def undo(self, session: int) -> None:
-        """Back to the last savepoint, where there is one."""
+        """Rolls back to the last savepoint, if there is one."""
         if session in self._within:
             self.execute(session, "rollback to savepoint s")
 
     def insert(self, session: int, table: str, at: float = 0) -> None:
-        """A new row, whose cursor the database writes."""
+        """Inserts a row whose cursor the database writes."""
         self._insert(session, table, self.shapes[table].clock)
 
     def insert_by_application(self, session: int, table: str, at: float) -> None:
-        """A new row, whose cursor an application computed before the transaction began."""
+        """Inserts a row whose cursor an application computed before the transaction began."""
         if self.shapes[table].clock:
             for row in self._insert(session, table, self._read_clock(session, at)) or ():
                 self._unseen(table, tuple(row))
 
     def update(self, session: int, table: str, at: float) -> None:
-        """A row changes, and its cursor with it."""
+        """Updates a row and its cursor."""
         shape = self.shapes[table]
         if shape.updates:
             self._update(session, table, at, shape.touch)
 
     def update_by_application(self, session: int, table: str, at: float) -> None:
-        """A row changes, and its cursor to a time that an application computed before."""
+        """Updates a row, and sets its cursor to a time that an application computed earlier."""
         if self.shapes[table].clock:
             cursor = self._read_clock(session, at)
             self._update(session, table, at, f"at = {cursor}", unseen=True)
 
     def quiet_update(self, session: int, table: str, at: float) -> None:
-        """A row changes and its cursor does not: unseen, unless every write moves it."""
+        """Updates a row but not its cursor: unseen, unless every write changes the cursor."""
         shape = self.shapes[table]
         self._update(session, table, at, "", unseen=bool(shape.touch) or not shape.updates)
 
     def delete(self, session: int, table: str, at: float) -> None:
-        """A row goes: unseen."""
+        """Deletes a row, which no sync sees."""
         key = self._key(session, table, at)
         if key is not None:
             self.unseen[table].add(key)
             self.execute(session, f"delete from {table} where {self._is(table)}", key)
 
     def rekey(self, session: int, table: str, at: float) -> None:
-        """A row's key changes: its old key goes unseen."""
+        """Changes a row's key. No sync sees that the old key is gone."""
         shape = self.shapes[table]
         key = self._key(session, table, at)
         if key is None or not shape.updates:
@@ -132,10 +134,10 @@ class Writers:
         if fresh[0] < 2_000_000:
             self.execute(session, f"update {table} set {sets} where {self._is(table)}", key)
 
-    # What others ask.
+    # Methods for other modules.
 
     def execute(self, session: int, statement: str, values: Any = None) -> list[Any] | None:
-        """Runs a statement in a session; its rows, or None where it failed."""
+        """Runs a statement in a session. Returns its rows, or None if it failed."""
         try:
             connection = self._connection(session)
             with contextlib.closing(connection.cursor()) as cursor:
@@ -147,12 +149,12 @@ class Writers:
             return None
 
     def settle(self) -> None:
-        """Every transaction that is open commits; so do the prepared ones."""
+        """Commits all open and prepared transactions."""
         for session in SESSIONS:
             self.commit(session)
 
     def abandon(self) -> None:
-        """All sessions are gone, as after a restart of the server."""
+        """Forgets all sessions, as after a restart of the server."""
         for connection in self._open.values():
             with contextlib.suppress(Exception):
                 connection.close()
@@ -160,7 +162,7 @@ class Writers:
         self._within.clear()
 
     def rows(self, table: str) -> dict[Key, str]:
-        """What the source has now: notes by key."""
+        """Returns the note of each row that the source has now, keyed by the row's key."""
         shape = self.shapes[table]
         listed = ", ".join(shape.key)
         found = self.execute(AUTOCOMMIT, f"select {listed}, note from {table}")
@@ -169,7 +171,7 @@ class Writers:
         return {tuple(row[:-1]): row[-1] for row in found}
 
     def all_unseen(self, table: str) -> None:
-        """Marks every row that the source has now, or had."""
+        """Marks every row that the source has or had as unseen."""
         self.unseen[table] |= set(self.rows(table))
 
     def _insert(self, session: int, table: str, cursor: str) -> list[Any] | None:
