@@ -3,12 +3,13 @@
     make bench-audit-times
     make bench-audit-times AUDIT_TIMES="--rows 1000000 --rows 10000000"
 
-The source is a table in PostgreSQL. The copies are a table in a second database of the same server,
-and Parquet files. First they equal the source, then 100 rows differ: 50 are changed, 30 are missing
-and 20 are additional. Every tool compares all columns, and must report this number of differences.
-reladiff compares databases only. It runs with one thread, which is its default, and with four. It
-needs `--skip-sort-results`, because it cannot sort nulls, and sessions in UTC, because its threads
-use different time zones otherwise. Times are from a process's start to its exit.
+The source is a table in PostgreSQL. The copies are a table in a second database on the same server,
+and Parquet files. At first they match the source; then 100 rows differ: 50 are changed, 30 are
+missing and 20 are additional. Every tool compares all columns, and must report this number of
+differences. reladiff compares only databases. It runs with one thread, its default, and with four.
+It needs `--skip-sort-results`, because it cannot sort nulls, and sessions in UTC, because its
+threads would otherwise use different time zones. Each time is measured from the start of a process
+to its exit.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class Show:
             )
 
     def write_files(self) -> None:
-        """Writes the rows of the copy in the database as Parquet."""
+        """Writes the rows of the database's copy to Parquet files."""
         copy = self.copy
         spark = session(
             load_profile("strandline", "embedded", ROOT, profiles_dir=str(ROOT / "profiles"))
@@ -134,7 +135,7 @@ class Show:
         lines = [
             line.split() for line in _run([*command, *options], self.files.parent).splitlines()
         ]
-        # A changed row is two lines: the source's and the copy's.
+        # A changed row appears on two lines, one for the source and one for the copy.
         return len({line[1].strip(",") for line in lines if line and line[0] in "+-"})
 
 

@@ -1,22 +1,22 @@
-"""Audits copies that other tools load beside live writers, and checks what the audits report.
+"""Audits copies that other tools load from a busy source, and checks the audits' reports.
 
     make bench-audit                                ten seeds, 10 s of writing each
     make bench-audit AUDIT="--seeds 3 --seconds 5"
 
-The writers are those of `bench-correctness`. All tools sync the same table while they write: dlt
-appends to Parquet files and merges into PostgreSQL, a writer with Airbyte's columns uses `>=`, and
-a plain Spark script uses `>`. Each copy is audited while the writers write. After their end, each
-tool syncs once more, rows of the copy are deleted, changed and doubled, rows of the source are
-deleted, and each copy is audited again, with `--grace 0`.
+The writers are those of `bench-correctness`. All tools sync the same table while the writers run:
+dlt appends to Parquet files and merges into PostgreSQL, a script that adds Airbyte's columns uses
+`>=`, and a plain Spark script uses `>`. Each copy is audited while the writers run. Once they have
+stopped, each tool syncs once more; rows in the copy are deleted, changed and doubled; rows in the
+source are deleted; and each copy is audited again, with `--grace 0`.
 
-A comparison of all rows in Python is the truth. The audit must find each difference, with its kind,
-its key and the columns that differ, and no other. The audits beside the writers must report each
-row that is still wrong in the end, unless it changed or is within the grace, and no row that the
-tool has loaded right in the end.
+The truth is a comparison of all rows in Python. The audit must find exactly these differences, each
+with its kind, its key and the columns that differ. An audit that runs beside the writers must
+report every row that is still wrong at the end, unless the row changed or is within the grace
+period, and must not report rows that the tool has loaded correctly by the end.
 
-While the writers write, `loader adopt` takes over dlt's files. After their end, `loader run` and
-`loader reconcile` run: the newest versions must be the source's rows. The exit code is 1 if an
-audit missed or invented a difference, or an adopted table differs.
+While the writers run, `loader adopt` takes over dlt's files. Once they have stopped, `loader run`
+and `loader reconcile` are run, and the newest versions must match the source's rows. The exit code
+is 1 if an audit missed or invented a difference, or if an adopted table differs.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ GRACE = 60
 
 
 Live = tuple[Sequence[Version], Truth, Mapping[str, Any]]
-"""An audit beside the writers: the source's rows before it, the differences and the JSON line."""
+"""An audit beside the writers: the source's rows before it, its differences and JSON line."""
 
 
 @dataclass
@@ -80,10 +80,11 @@ class Result:
     """The audits of one copy.
 
     Attributes:
-        real: the differences that the tool itself has made, by kind.
-        planted: the differences that were added.
-        found, missed, invented: what the audit reports of them.
-        live_found, live_missed, live_invented: the same, while the writers wrote.
+        real: the number of differences that the tool itself caused, for each kind.
+        planted: the number of differences that were added.
+        found, missed, invented: how many of them the audit found and missed, and how many other
+            differences it reported.
+        live_found, live_missed, live_invented: the same for the audit beside the writers.
     """
 
     seed: int
@@ -106,7 +107,7 @@ class Result:
 
 
 def audit(database: Database, copy: Copy, *options: str) -> tuple[Truth, dict[str, Any]]:
-    """Runs `loader audit`; returns what it reports as differing, and its JSON line."""
+    """Runs `loader audit`. Returns the differences that it reports, and its JSON line."""
     arguments = [build_url(database), TABLE, *copy.arguments, "--examples", "1000000", *options]
     result = CliRunner().invoke(
         loader, ["--log-format", "json", "audit", *arguments], catch_exceptions=False
@@ -123,7 +124,7 @@ def audit(database: Database, copy: Copy, *options: str) -> tuple[Truth, dict[st
 
 
 def subtract(first: Truth, second: Truth) -> list[Any]:
-    """Returns the differences that are only in the first."""
+    """Returns the differences that are in `first` but not in `second`."""
     return [
         (kind, key, columns)
         for kind, keys in first.items()
@@ -134,7 +135,7 @@ def subtract(first: Truth, second: Truth) -> list[Any]:
 
 @dataclass
 class Adopter:
-    """Takes over a copy beside the writers.
+    """Takes over a copy while the writers run.
 
     Attributes:
         adopted: the JSON line of `loader adopt`.
@@ -152,7 +153,7 @@ class Adopter:
         [self.adopted] = [event for event in ran.events if event["event"] == "adopted"]
 
     def finish(self, source: Sequence[Version]) -> bool:
-        """Runs the loader, and returns whether the newest versions are the source's rows."""
+        """Runs the loader. Returns whether the newest versions match the source's rows."""
         self.strandline.sync()
         versions = (
             Version(key, tuple(payload), at, tuple(order))
@@ -166,8 +167,8 @@ class Show:
     """One seed: a table with its writers, the tools and their copies.
 
     Attributes:
-        adopter: takes over a copy beside the writers; None if no tool writes one.
-        adopted: whether the adopted table was right in the end.
+        adopter: takes over a copy while the writers run; None if no tool writes a suitable copy.
+        adopted: whether the adopted table was correct at the end.
     """
 
     def __init__(
@@ -265,7 +266,7 @@ class Show:
         source: Sequence[Version],
         real: Truth,
     ) -> dict[str, Any]:
-        """Compares an audit beside the writers with the end, by the rows that did not change."""
+        """Compares an audit beside the writers with the final state of rows that did not change."""
         unchanged = set(before) & set(source)
         limit = _parse_micros(line["highest_cursor"]) - GRACE * 1_000_000
         due = {row.key for row in unchanged if (row.cursor or 0) <= limit}
@@ -278,7 +279,7 @@ class Show:
 
 
 class Remote:
-    """A tool in the process of the peers' Python."""
+    """A tool in a process with the peers' Python."""
 
     def __init__(self, process: Any, name: str) -> None:
         self.process, self.name = process, name
@@ -296,7 +297,7 @@ class Remote:
 def open_show(
     server: Server, target: Postgres, seed: int, peers: str, spark: Any, folder: Path
 ) -> Iterator[Show]:
-    """Creates the table, the tools and the places of their copies."""
+    """Creates the table, the tools and the locations of their copies."""
     folder.mkdir()
     on_mariadb = isinstance(server, MariaDb)
     kind = "mysql" if on_mariadb else "postgresql"
@@ -345,7 +346,7 @@ def open_show(
 
 
 def report(results: Sequence[Result]) -> Table:
-    """Returns the table that is printed."""
+    """Returns the table to print."""
     table = Table()
     for name in ("seed", "tool"):
         table.add_column(name, no_wrap=True)

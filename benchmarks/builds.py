@@ -7,7 +7,8 @@ again, each time followed by a build of a latest table and a history, in one pro
 bytes are Spark's own scan metrics for the raw table and for the table that is merged into, as means
 over the first twenty builds and over the last twenty. Fewer builds would not be enough, because a
 table's small files accumulate until a build merges them. The exit code is 1 if the last builds read
-a tenth more bytes, or more files of the raw table."""
+a tenth more bytes, or more files of the raw table.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies that other tools load, read and damaged without Spark, and their comparison in Python."""
+"""Reads, damages and compares copies that other tools load, without Spark."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.services import Database, MariaDb
 
 _EPOCH = dt.datetime.fromtimestamp(0, dt.timezone.utc)
 Truth = dict[str, dict[int, tuple[str, ...]]]
-"""The keys that differ, by kind; with the columns that differ, for stale rows."""
+"""The keys that differ, for each kind of difference, with the differing columns of stale rows."""
 
 
 class Copy(Protocol):
@@ -35,7 +35,7 @@ class Copy(Protocol):
         """Returns all rows."""
 
     def damage(self, lost: set[int], changed: set[int], doubled: set[int]) -> None:
-        """Deletes keys, changes the newest version of keys, and doubles it."""
+        """Deletes the rows of some keys; changes or doubles the newest version of others."""
 
 
 @dataclass
@@ -143,7 +143,7 @@ def compare(source: Sequence[Version], copy: Sequence[Version], keeps_versions: 
 
 
 def build_url(database: Database) -> str:
-    """Returns the URL that `loader audit` takes."""
+    """Returns the database's URL in the form that `loader audit` accepts."""
     kind = "mariadb" if isinstance(database.server, MariaDb) else "postgresql"
     account = f"{database.user}:{database.password}"
     return f"{kind}://{account}@127.0.0.1:{database.server.port}/{database.name}"
@@ -155,7 +155,7 @@ def list_keys(keys: set[int]) -> str:
 
 
 def read_micros(at: dt.datetime) -> int:
-    """Returns the microseconds since 1970; a time without a zone is in UTC."""
+    """Returns the microseconds since 1970. A time without a zone is treated as UTC."""
     since = at.replace(tzinfo=at.tzinfo or dt.timezone.utc) - _EPOCH
     return since // dt.timedelta(microseconds=1)
 

@@ -1,4 +1,4 @@
-"""A project of ours, its commands as whole processes, and its loop."""
+"""A project of the loader, with its commands as whole processes, and its loop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from benchmarks.stopwatch import Failed, ran
 ROOT = Path(__file__).resolve().parents[1]
 LABEL = "ours"
 EVERY = "0.1s"
-"""The shortest interval of a loop: it is as fast as it can be."""
+"""The interval of a loop. It is so short that rounds follow each other immediately."""
 _PROJECT = """\
 name: bench
 version: "1.0.0"
@@ -33,12 +33,12 @@ dispatch: [{macro_namespace: dbt, search_order: [bench, strandline, dbt]}]
 
 @dataclass
 class Ours:
-    """A project as `loader init` leaves it, with the cursor of each table named.
+    """A project as `loader init` creates it, with a cursor for each table.
 
     Args:
-        folder: is created.
-        root: the checkout whose loader and package it uses.
-        label: what figures call it.
+        folder: the project's folder, which is created.
+        root: the checkout whose loader and package the project uses.
+        label: the project's name in the results.
     """
 
     folder: Path
@@ -48,7 +48,7 @@ class Ours:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def create(self) -> Ours:
-        """Writes the project; nothing is loaded yet."""
+        """Writes the project. Loads nothing."""
         source = {"name": "shop", "tables": ["*"], "destinations": ["lake"]}
         documents = [
             {"kind": "source", "spec": {**source, **self.shop.source()}},
@@ -73,27 +73,27 @@ class Ours:
         file.write_text(text)
 
     def load(self, *arguments: str) -> int:
-        """`loader run`; how many rows it appended."""
+        """Runs `loader run`. Returns the number of appended rows."""
         reported = self.loader("run", *arguments)
         events = [json.loads(line) for line in reported.splitlines() if line.startswith("{")]
         return sum(event["appended"] or 0 for event in events if event.get("event") == "table")
 
     def loader(self, *arguments: str) -> str:
-        """A command of the loader; what it printed."""
+        """Runs a command of the loader. Returns its output."""
         command = (sys.executable, "-m", "loader", "--log-format", "json", *arguments)
         return ran(command, self.folder, self.environment)
 
     def dbt(self, *arguments: str) -> str:
-        """A command of dbt; what it printed."""
+        """Runs a command of dbt. Returns its output."""
         dbt = str(Path(sys.executable).parent / "dbt")
         return ran((dbt, *arguments), self.folder, self.environment)
 
     def build(self, *arguments: str) -> str:
-        """`dbt build`."""
+        """Runs `dbt build`. Returns its output."""
         return self.dbt("build", "--profiles-dir", "profiles", *arguments)
 
     def started(self, *arguments: str) -> subprocess.Popen[str]:
-        """A command of the loader that goes on meanwhile."""
+        """Starts a command of the loader without waiting for it."""
         return subprocess.Popen(
             [sys.executable, "-m", "loader", "--log-format", "json", *arguments],
             cwd=self.folder,
@@ -103,13 +103,13 @@ class Ours:
         )
 
     def sums(self) -> Sums:
-        """The sums of all that was appended."""
+        """Returns the sums over all appended rows."""
         raw = self.folder / "warehouse" / "raw"
         return sums_of_files(raw / name / "data" for name in self.shop.names)
 
 
 class Looped:
-    """A `loader run --every` whose rounds are read as it tells them."""
+    """A `loader run --every` whose events are read as they arrive."""
 
     def __init__(self, ours: Ours, every: str, *arguments: str) -> None:
         self.process = ours.started("run", "--every", every, *arguments)
@@ -125,17 +125,17 @@ class Looped:
             self.process.wait()
 
     def next(self, may_fail: bool = False) -> dict[str, Any]:
-        """The facts of the next round.
+        """Returns the facts of the next round.
 
         Raises:
-            Failed: if a table failed in it, or the loop has ended.
+            Failed: if a table failed in the round, or the loop has ended.
         """
         return self.until(lambda event: True, may_fail)
 
     def until(
         self, holds: Callable[[dict[str, Any]], bool], may_fail: bool = False
     ) -> dict[str, Any]:
-        """The first round of which something holds."""
+        """Returns the first round that meets a condition."""
         for event in self._events():
             if event["event"] == "round":
                 if event["failed"] and not may_fail:
@@ -145,10 +145,10 @@ class Looped:
         raise Failed("the loop has ended")
 
     def build(self) -> dict[str, Any]:
-        """The facts of the next build.
+        """Returns the facts of the next build.
 
         Raises:
-            Failed: if something in it failed.
+            Failed: if a node of the build failed.
         """
         for event in self._events():
             if event["event"] == "build":
@@ -156,10 +156,10 @@ class Looped:
         raise Failed("the loop has ended")
 
     def stop(self) -> None:
-        """Ends it as systemd would.
+        """Stops the loop as systemd would.
 
         Raises:
-            Failed: if it does not end well.
+            Failed: if the loop exits with an error.
         """
         self.process.send_signal(signal.SIGTERM)
         self.process.communicate(timeout=120)

@@ -1,4 +1,4 @@
-"""The tools beside ours: dlt by the Python of its own environment, and Spark by hand."""
+"""The peers: dlt, in its own Python environment, and scripts for plain Spark."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Dlt:
     """dlt, loading the tables of a shop into Parquet files.
 
     Args:
-        python: of the environment that has it.
-        label: which backend reads: CONNECTORX or PYARROW.
+        python: the Python of the environment that has dlt.
+        label: the backend that reads, CONNECTORX or PYARROW.
     """
 
     folder: Path
@@ -33,7 +33,7 @@ class Dlt:
     label: str = CONNECTORX
 
     def load(self) -> int:
-        """One run of the pipeline; how many rows it took."""
+        """Runs the pipeline once. Returns the number of loaded rows."""
         self.folder.mkdir(parents=True, exist_ok=True)
         database = self.shop.database
         at = f"{database.user}:{database.password}@127.0.0.1:{database.server.port}"
@@ -45,7 +45,7 @@ class Dlt:
         return int(ran(command, self.folder, environment))
 
     def sums(self) -> Sums:
-        """The sums of all that was appended."""
+        """Returns the sums over all appended rows."""
         lake = self.folder / "lake" / "raw"
         return sums_of_files(lake / name for name in self.shop.names)
 
@@ -59,7 +59,7 @@ class Bare:
     label: str = BARE
 
     def load(self) -> int:
-        """One run of the script; how many rows the table has."""
+        """Runs the script once. Returns the number of rows in the table."""
         self.folder.mkdir(parents=True, exist_ok=True)
         database, [table] = self.shop.database, self.shop.names
         given = (database.url, database.user, table, "order_id")
@@ -68,7 +68,7 @@ class Bare:
         return int(ran(command, self.folder, given_by))
 
     def sums(self) -> Sums:
-        """The sums of all that was written."""
+        """Returns the sums over all written rows."""
         raw = self.folder / "warehouse" / "raw"
         return sums_of_files(raw / name / "data" for name in self.shop.names)
 
@@ -82,7 +82,7 @@ class BareFiles:
     label: str = BARE_FILES
 
     def load(self) -> int:
-        """One run of the script; how many rows the table has."""
+        """Runs the script once. Returns the number of rows in the table."""
         self.folder.mkdir(parents=True, exist_ok=True)
         [table] = self.shop.names
         given = (self.shop.form, str(self.shop.folder / table), table)
@@ -90,7 +90,7 @@ class BareFiles:
         return int(ran(command, self.folder, {"BENCH_JARS": _jars()}))
 
     def sums(self) -> Sums:
-        """The sums of all that was written."""
+        """Returns the sums over all written rows."""
         raw = self.folder / "warehouse" / "raw"
         return sums_of_files(raw / name / "data" for name in self.shop.names)
 

@@ -1,11 +1,11 @@
-"""What a build costs after a batch, checks and tests included: after few batches and after many.
+"""Measures builds, with their checks and tests, after a few batches and after many.
 
-Batches of a hundredth of the keys come through the loader, in one process (`run --every`). Around
-the batches that count it builds as well (`--build`), all that `loader codegen` writes: the merge of
-the snapshot, which proves what it has merged, and the tests of the snapshot, of ledger and state.
-The first build of a process is not counted: it merges all batches since the last build, with code
-that the JVM still compiles. Beside it stand whole processes: `dbt build`, and a model that ranks
-the versions by `row_number()`, rebuilt in full and tested with dbt's own tests of its key.
+The loader appends batches with one percent of the keys in one process (`run --every`). Around the
+measured batches, it also builds everything that `loader codegen` writes (`--build`): the latest
+table, whose merge also checks the merged rows, and the tests of the latest table, ledger and state.
+The first build of a process is not counted: it merges all batches since the last build, while the
+JVM is still compiling its code. The peers are whole processes: `dbt build`, and a model that ranks
+the versions with `row_number()`, rebuilt in full and tested with dbt's own tests for its key.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from benchmarks.shop import Sums, snapshot_sums
 from benchmarks.stopwatch import expect
 
 REBUILT = "`row_number()`, rebuilt"
-"""What the peer's figures are of."""
+"""The name of the peer in the results."""
 _SNAPSHOT, _REBUILT = "shop_orders_latest", "orders_rebuilt"
 _PEER = """\
 {{ config(materialized="table", file_format="iceberg") }}
@@ -46,18 +46,18 @@ _MODEL, _TESTS, _BUILD = "merge and checks", "the tests, on the clock", "both, o
 
 
 def rebuilt_model(table: str) -> str:
-    """Returns the peer's model of a table."""
+    """Returns the peer's model for a table."""
     return _PEER.replace("TABLE", table)
 
 
 def rebuilt_tests(models: Iterable[str]) -> str:
-    """Returns the properties of such models, with dbt's own tests of their key."""
+    """Returns the properties of these models, with dbt's own tests for their keys."""
     column = "{name: order_id, data_tests: [unique, not_null]}"
     return "models:\n" + "".join(f"  - {{name: {m}, columns: [{column}]}}\n" for m in models)
 
 
 def after_batches(bench: Bench) -> tuple[str, Sequence[Line]]:
-    """Builds after few and after many batches of one percent."""
+    """Measures builds after a few and after many batches of one percent."""
     rows, batches = bench.sizes.rows, bench.sizes.batches
     shop = bench.shop("proofs", rows)
     ours = bench.ours(shop, "proofs")
@@ -100,7 +100,7 @@ def _after(what: str, batches: int) -> str:
 
 
 def _deliver(bench: Bench, ours: Ours, batches: int) -> int:
-    """Brings so many batches of one percent, and builds nothing; how many."""
+    """Appends batches of one percent without a build. Returns their number."""
     with Looped(ours, EVERY) as loop:
         for _ in range(batches):
             _batch(ours, loop)
@@ -115,11 +115,11 @@ def _batch(ours: Ours, loop: Looped) -> None:
 
 
 def _build_warm(bench: Bench, ours: Ours, batch: int) -> None:
-    """Builds after each of a few batches, the last of which is the given one."""
-    # All that codegen writes and the tests of ledger and state; nothing else shares the cores.
+    """Builds after each of a few batches, the last of which is number `batch`."""
+    # Builds what codegen writes and tests ledger and state; nothing else runs at the same time.
     records = ("cq_sync_log", "cq_state_current")
     with Looped(ours, EVERY, "--build", "--", "--select", _SNAPSHOT, *records) as loop:
-        loop.build()  # of what was delivered before
+        loop.build()  # for the batches that were appended before
         for _ in range(bench.sizes.builds):
             _batch(ours, loop)
             reported = loop.build()
@@ -129,11 +129,11 @@ def _build_warm(bench: Bench, ours: Ours, batch: int) -> None:
 
 
 def _build_cold(bench: Bench, ours: Ours, batch: int) -> None:
-    """Builds after one more batch, by whole processes: ours, and the model that is rebuilt."""
+    """Builds after one more batch in whole processes: our models, and the rebuilt model."""
     what = f"`dbt build`, whole process, after {batch} batches"
     ours.shop.update(ours.shop.rows // 100)
     expect("a batch", ours.load() == ours.shop.rows // 100, "another number of rows")
-    ours.build("--select", _REBUILT)  # so that both find their table
+    ours.build("--select", _REBUILT)  # so that both builds find their table
     expected = ours.shop.sums()
 
     def built(table: str, *arguments: str) -> int:
@@ -152,7 +152,7 @@ def _rows(ours: Ours, table: str, expected: Sums) -> int:
 
 
 def _spent(ours: Ours) -> Mapping[str, float]:
-    """Seconds of the newest build: the model with its checks, its tests, and both on the clock."""
+    """Returns the last build's seconds: the model with its checks, its tests, and both together."""
     reported = json.loads((ours.folder / "target" / "run_results.json").read_text())
     by_name = {result["unique_id"]: result for result in reported["results"]}
     model = by_name[f"model.bench.{_SNAPSHOT}"]
@@ -166,7 +166,7 @@ def _spent(ours: Ours) -> Mapping[str, float]:
 
 
 def _on_the_clock(results: Iterable[Mapping[str, Any]]) -> float:
-    """Seconds in which at least one of the nodes was at work."""
+    """Returns the number of seconds during which at least one of the nodes was running."""
     spans = sorted(
         (min(_at(t["started_at"]) for t in timing), max(_at(t["completed_at"]) for t in timing))
         for timing in (result["timing"] for result in results)

@@ -1,4 +1,4 @@
-"""A TCP proxy that counts: the one measure of reading that fits every tool alike."""
+"""A TCP proxy that counts bytes, which is a measure of reading that suits every tool."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import threading
 
 
 class Proxy:
-    """Stands between one tool and the server, on a port of its own.
+    """A proxy between one tool and the server, on a separate port.
 
     Attributes:
-        port: where the tool connects to, on 127.0.0.1.
-        sent: bytes from the server to the tool so far: rows, and all that is said around them.
+        port: the port on 127.0.0.1 to which the tool connects.
+        sent: the number of bytes that the server has sent to the tool: rows and everything else.
     """
 
     def __init__(self, server_port: int) -> None:
@@ -23,7 +23,7 @@ class Proxy:
         threading.Thread(target=self._listen, name="proxy", daemon=True).start()
 
     def close(self) -> None:
-        """Takes no more connections."""
+        """Stops accepting connections."""
         self._listener.close()
 
     def _listen(self) -> None:
@@ -45,7 +45,7 @@ class Proxy:
                 if counted:
                     with self._counting:
                         self.sent += len(data)
-        except OSError:  # one side hung up in the middle; the other is closed below
+        except OSError:  # one side closed the connection; the other side is closed below
             pass
         for end in (source, target):
             try:

@@ -1,13 +1,13 @@
-"""One million rows, 170 changes that no cursor tells of: found, mended, beside a full refresh.
+"""Finds and repairs 170 changes that no cursor shows in a million rows; times a full refresh.
 
     python benchmarks/reconcile.py              1,000,000 rows on PostgreSQL
     ROWS=100000 python benchmarks/reconcile.py  fewer
 
-100 updates without a bump, 50 deletes and 20 rows behind the cursor are made behind the loader's
-back. `loader reconcile` must report these 170 and no other, `--repair` append 170 rows, the
-newest versions in raw then equal the source by count and per-column sums, and the next sync
-append nothing. Each command is a process of its own; KB is what the server sent to it, counted
-by a proxy in between, catalog queries included. Figures are of this machine.
+Makes 100 updates that do not change the cursor, 50 deletes, and 20 inserts below the cursor.
+`loader reconcile` must report exactly these 170 changes, and `--repair` must append 170 rows. The
+newest versions in the raw table must then match the source in their count and in the sums of each
+column, and the next sync must append nothing. Each command is a separate process. KB is the amount
+of data that the server sent to it, including catalog queries, as counted by a proxy between them.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ NEWEST = """
 
 
 def main() -> int:
-    """Runs the measurement; 1 where a result is not what it must be."""
+    """Runs the measurement. Returns 1 if a result is wrong."""
     server = Postgres(hashed=True)
     folder = Path(tempfile.mkdtemp(prefix="strandline-bench-"))
     try:
@@ -97,7 +97,7 @@ def main() -> int:
 
 
 class Show:
-    """A project in a folder of its own over one database, read through a proxy."""
+    """A project in a new folder that reads one database through a proxy."""
 
     def __init__(self, database: Database, folder: Path) -> None:
         self.database = database
@@ -114,7 +114,7 @@ class Show:
         (folder / "loader.yml").write_text(SPEC.format(url=url, user=database.user))
 
     def run(self) -> bool:
-        """Sync, changes, reconcile, repair, sync, reconcile, and a full refresh to compare with."""
+        """Syncs, makes changes, reconciles, repairs, syncs, reconciles, and runs a full refresh."""
         self.database.execute(
             TABLE,
             "alter table orders add primary key (order_id)",
@@ -138,7 +138,7 @@ class Show:
         return self.right
 
     def change(self) -> None:
-        """The changes, spread over the table, and none of them at the cursor."""
+        """Makes the changes, spread over the table, but none at the cursor."""
         step = ROWS // 200
         self.database.execute(
             f"update orders set note = 'changed behind' "
@@ -149,7 +149,7 @@ class Show:
         )
 
     def loader(self, what: str, arguments: list[str], event: str, **wanted: Any) -> None:
-        """A command, its time, what the server sent, and whether it said what it must."""
+        """Runs a command, prints its time and what the server sent, and checks its output."""
         code = wanted.pop("code", 0)
         before = self.proxy.sent
         command = [str(BIN / "loader"), "--log-format", "json", *arguments]
@@ -166,7 +166,7 @@ class Show:
             print(done.stdout[-2000:], done.stderr[-2000:])
 
     def compare(self) -> None:
-        """Counts and sums of the newest versions against the source's."""
+        """Compares the counts and sums of the newest versions with the source's."""
         micros = "sum((extract(epoch from updated_at) * 1000000)::bigint)"
         [source] = self.database.query(SUMS.format(micros=micros, relation="orders"))
         script = (
@@ -192,7 +192,7 @@ class Show:
     def reported(
         self, what: str, seconds: float | None, result: str, well: bool, sent: float | None = None
     ) -> None:
-        """A line of the report."""
+        """Returns a line of the report."""
         self.right = self.right and well
         shown = f"{seconds:7.1f} s" if seconds is not None else " " * 9
         size = f"{sent:10,.0f} KB" if sent is not None else " " * 13

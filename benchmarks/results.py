@@ -1,4 +1,4 @@
-"""RESULTS.md: a section for each row that was measured, replaced when it is measured again."""
+"""Writes RESULTS.md, with a section for each measured row. A new measurement replaces it."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _SECTION = re.compile(r"^## (\d+)\. ", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Line:
-    """One figure of ours, beside a peer's where it has one.
+    """One of the loader's figures, with a peer's figure if there is one.
 
     Attributes:
-        ours, theirs: medians; None if it was not measured.
-        peer: what `theirs` is of.
-        goal: the highest ratio that is good; without a peer the highest figure of ours.
-        unit: of both figures.
+        ours, theirs: the medians; None if not measured.
+        peer: the tool that `theirs` belongs to.
+        goal: the highest ratio that meets the goal; without a peer, the highest figure.
+        unit: the unit of both figures.
     """
 
     what: str
@@ -42,17 +42,17 @@ class Line:
 
     @property
     def ratio(self) -> float | None:
-        """Ours as a share of the peer's."""
+        """The loader's figure as a share of the peer's."""
         return self.ours / self.theirs if self.ours is not None and self.theirs else None
 
     @property
     def met(self) -> bool | None:
-        """Whether the goal is met; None if there is none, or nothing to judge."""
+        """Whether the goal is met; None if there is no goal or no figure."""
         judged = self.ratio if self.peer else self.ours
         return None if self.goal is None or judged is None else judged <= self.goal
 
     def row(self) -> str:
-        """The line of the table."""
+        """The figure as a row of the table."""
         goal = "" if self.goal is None else f"≤ {self.goal:g} {'×' if self.peer else self.unit}"
         cells = (
             self.what,
@@ -68,11 +68,11 @@ class Line:
 
 @dataclass(frozen=True)
 class Section:
-    """What was measured of a row.
+    """The measurement of a row.
 
     Attributes:
-        taken: when, how often, on what.
-        note: what else there is to know of the figures.
+        taken: when, how often and on which machine the row was measured.
+        note: further remarks on the figures.
     """
 
     number: int
@@ -82,14 +82,14 @@ class Section:
     note: str = ""
 
     def text(self) -> str:
-        """The section as it stands in the file."""
+        """The text of the section in the file."""
         rows = "".join(f"{line.row()}\n" for line in self.lines)
         note = f"\n{self.note}\n" if self.note else ""
         return f"## {self.number}. {self.title}\n\n{self.taken}\n\n{_TABLE}{rows}{note}"
 
 
 def write(section: Section, file: Path = FILE) -> None:
-    """Puts a section into the file, in the place of an earlier one of its number."""
+    """Writes a section to the file. Replaces an earlier section with the same number."""
     known = _sections(file.read_text()) if file.exists() else {}
     known[section.number] = section.text()
     file.write_text(_HEAD + "\n".join(known[number] for number in sorted(known)))

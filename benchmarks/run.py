@@ -1,11 +1,10 @@
-"""The benchmark: ours and its peers in turn, in one run; the figures go to RESULTS.md.
+"""Measures the loader and its peers in turn, and writes the figures to RESULTS.md.
 
     make bench                                   every row of the table, 4,000,000 rows
     make bench BENCH="--only 1,3 --rounds 5"     some of them
     make bench BENCH="--rows 40000 --tables 5"   small, and only printed
 
-Each row checks what it measures. The exit code is 1 if something was not as it must be; a goal
-that is not met is a figure, not a failure.
+Each row checks what was loaded. The exit code is 1 if a check fails; a missed goal is no failure.
 """
 
 from __future__ import annotations
@@ -115,7 +114,7 @@ def main(
         table_changed=min(_USUAL.table_changed, table_rows // 4),
         builds=min(_USUAL.builds, batches[0] // 2),
     )
-    # Few rounds are figures, too; small tables are none.
+    # Figures from a few rounds are also written; figures from small tables are not.
     if replace(sizes, rounds=_USUAL.rounds) == _USUAL:
         results = results or FILE
     # The class archive depends on the loader's code. Without one, each JVM starts 3 s later.
@@ -127,7 +126,7 @@ def main(
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     place = Path(tempfile.mkdtemp(prefix="strandline-bench-"))
     server = Postgres(hashed=True)
-    # absolute, but not resolved: an environment's Python is a link
+    # absolute but not resolved, because an environment's Python is a link
     bench = Bench(server, place, sizes, peers.absolute() if peers else None, beside)
     try:
         sys.exit(_measured(bench, only, results))
@@ -139,7 +138,7 @@ def main(
 
 
 def _measured(bench: Bench, only: Sequence[int], results: Path | None) -> int:
-    """Measures the rows, and tells each as soon as it is known; 1 if one failed."""
+    """Measures the rows, and prints each as soon as it is measured. Returns 1 if one failed."""
     on = f"{versions(bench.server.version, bench.peers)}. {machine()}"
     code = 0
     for number in only:

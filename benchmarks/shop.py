@@ -1,4 +1,4 @@
-"""The tables that are measured: one large one, and many small ones of the same columns."""
+"""The measured tables: one large table, and many small ones with the same columns."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _INDEX = (
     "create index on {name} (updated_at)",
     "vacuum (freeze, analyze) {name}",
 )
-# The keys lie all over the table, other ones with each change. Each row has its own time, as rows
-# that applications change one by one have.
+# The keys are spread over the whole table, and differ in each change. Each row has a different
+# time, like rows that an application changes one by one.
 _CHANGE = """
 update {name}
 set status = 'changed', amount = amount + 1, updated_at = clock_timestamp()
@@ -49,10 +49,10 @@ where order_id in (
 
 @dataclass(frozen=True)
 class Sums:
-    """What of the rows is compared: a sum for each kind of number.
+    """The sums with which rows are compared.
 
     Attributes:
-        amount: in cents.
+        amount: the total amount in cents.
     """
 
     rows: int
@@ -71,11 +71,11 @@ NOTHING = Sums(0, 0, 0, 0)
 
 @dataclass
 class Shop:
-    """Equal tables in a PostgreSQL database.
+    """Tables with the same columns in a PostgreSQL database.
 
     Args:
-        rows: of each table.
-        tables: how many; a single one is called `orders`.
+        rows: the number of rows in each table.
+        tables: the number of tables. A single table is called `orders`.
     """
 
     database: Database
@@ -94,26 +94,26 @@ class Shop:
         return self
 
     def source(self) -> Mapping[str, Any]:
-        """The connector and its options, as a spec has them."""
+        """Returns the connector and its options, as in a spec."""
         options = {name: {"cursor_field": "updated_at"} for name in self.names}
         account = {"user": self.database.user, "password": "${BENCH_PASSWORD}"}
         own = {"url": self.database.url, **account, "table_options": options}
         return {"path": "jdbc", "spec": own}
 
     def secrets(self) -> Mapping[str, str]:
-        """The variables that the spec names."""
+        """Returns the variables that the spec names."""
         return {"BENCH_PASSWORD": self.database.password}
 
     def change(self, rows: int) -> Sums:
-        """Changes so many rows of each table; returns the sums of their new versions."""
+        """Changes this number of rows in each table. Returns the sums over their new versions."""
         [(now,)] = self.database.query("select clock_timestamp()::text")
         self.update(rows)
         return self.sums(f"where updated_at > '{now}'")
 
     def update(self, rows: int) -> None:
-        """Changes so many rows of each table.
+        """Changes this number of rows in each table.
 
-        Each table changes in one transaction: a loop sees all its changes at once, or none.
+        Each table is changed in one transaction, so a loop sees either all changes or none.
         """
         self.changes += 1
         given = {"rows": self.rows, "changed": rows, "change": self.changes}
@@ -124,7 +124,7 @@ class Shop:
         self.database.execute(*(f"drop table {name}" for name in self.names))
 
     def sums(self, where: str = "") -> Sums:
-        """The sums of all tables' rows."""
+        """Returns the sums over the rows of all tables."""
         asked = "count(*), sum(order_id), sum(customer_id), (sum(amount) * 100)::bigint"
         found = NOTHING
         for name in self.names:
@@ -134,22 +134,22 @@ class Shop:
 
 
 def sums_of_files(folders: Iterable[Path]) -> Sums:
-    """The sums over all Parquet files below some folders: all rows that were ever appended."""
+    """Returns the sums over all Parquet files in folders, that is, over all appended rows."""
     files = (file for folder in folders for file in folder.rglob("*.parquet"))
     return sum((sums_of(ds.dataset(file).to_table(columns=SUMMED)) for file in files), NOTHING)
 
 
 def sums_of(rows: pa.Table) -> Sums:
-    """The sums of rows that Arrow holds."""
+    """Returns the sums over the rows of an Arrow table."""
     columns = (rows[name] for name in SUMMED)
-    # those of CSV files are texts
+    # values from CSV files are strings
     numbers = (c.cast(pa.float64()) if pa.types.is_string(c.type) else c for c in columns)
     key, customer, amount = (pc.sum(column).as_py() or 0 for column in numbers)
     return Sums(rows.num_rows, int(key), int(customer), round(Decimal(str(amount)) * 100))
 
 
 def snapshot_sums(table: Path) -> Sums:
-    """The sums of an Iceberg table as it is now, by its folder."""
+    """Returns the sums over the current rows of an Iceberg table in a folder."""
     metadata = table / "metadata"
     version = (metadata / "version-hint.text").read_text().strip()
     read = StaticTable.from_metadata(str(metadata / f"v{version}.metadata.json")).scan()

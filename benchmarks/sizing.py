@@ -1,14 +1,13 @@
-"""What grows with the number of tables, and with the number of rows: time, memory, files, commits.
+"""Measures how time, memory, files and commits grow with the number of tables and rows.
 
     python benchmarks/sizing.py                          50, 200 and 500 tables; 4,000,000 rows
     python benchmarks/sizing.py --tables 500 --rows 0    the tables only
     python benchmarks/sizing.py --cluster --tables 500   the tables only, on a cluster
 
-Each command is a process of its own, JVM included; the loop is one process. CPU and memory are
-those of the loader's process and its JVM, which is the driver on a cluster. The cluster is that of
-`make test-cluster`: a standalone master with two workers, a JDBC catalog in PostgreSQL, and
-SeaweedFS as S3, all on this machine. Rows are checked; the exit code is 1 if something else was
-loaded.
+Each command is a separate process, including the JVM's start; the loop is one process. CPU and
+memory are measured for the loader's process and its JVM, which is the driver on a cluster. The
+cluster is the one from `make test-cluster`: a standalone master with two workers, a JDBC catalog in
+PostgreSQL, and SeaweedFS as S3, all on this machine. The exit code is 1 if wrong rows were loaded.
 """
 
 from __future__ import annotations
@@ -49,18 +48,18 @@ CHANGED = 100
 CHANGED_TABLES = 10
 ROUNDS = 8
 SETTLED = 4
-"""The rounds of the loop that count: those after the first ones."""
+"""The rounds of the loop that are counted. The first rounds are not."""
 OWN = {"state": "_cq_state", "ledger": "_cq_syncs", "locks": "_cq_locks"}
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass
 class Use:
-    """What a command took.
+    """The resources that a command used.
 
     Attributes:
-        cpu: seconds of the process and its children.
-        peak: bytes of memory.
+        cpu: the CPU seconds of the process and its children.
+        peak: the peak memory in bytes.
     """
 
     seconds: float
@@ -74,7 +73,7 @@ class Lake:
 
     Attributes:
         raw: the folder of its raw tables.
-        variables: further variables of the loader.
+        variables: additional environment variables for the loader.
         catalog: the database of its JDBC catalog.
     """
 
@@ -85,7 +84,7 @@ class Lake:
     cluster: SparkCluster | None = None
 
     def tables(self) -> Mapping[str, Sequence[str]]:
-        """The files of each table, by their paths."""
+        """Returns the paths of each table's files."""
         found = defaultdict(list)
         everything = fs.FileSelector(self.raw, recursive=True, allow_not_found=True)
         for info in self.storage.get_file_info(everything):
@@ -95,7 +94,7 @@ class Lake:
         return found
 
     def rows(self, tables: Sequence[str]) -> int:
-        """The number of rows that were ever appended to some tables."""
+        """Returns the total number of rows that were appended to these tables."""
         files = self.tables()
         return sum(
             pq.read_metadata(path, filesystem=self.storage).num_rows
@@ -105,7 +104,7 @@ class Lake:
         )
 
     def stored(self, tables: Sequence[str]) -> list[tuple[int, int]]:
-        """Commits and files of each of the loader's own tables, of some tables, of the catalog."""
+        """Returns (commits, files) of system tables and `tables`; of the catalog, (writes, KB)."""
         files = self.tables()
         groups = [*([name] for name in OWN.values()), tables]
         found = [
@@ -166,7 +165,7 @@ def main(tables: str, table_rows: int, rows: int, cluster: bool) -> None:
 
 
 def _of_tables(bench: Bench, lake: Lake | None) -> Table:
-    """Many small tables: all of them, nothing new, changed rows in ten, and rounds of a loop."""
+    """Measures many small tables: first load, nothing new, changed rows in ten, and a loop."""
     count, rows = bench.sizes.tables, bench.sizes.table_rows
     shop = bench.shop(f"tables_{count}", rows, count)
     ours = bench.ours(shop, "tables")
@@ -202,7 +201,7 @@ def _of_tables(bench: Bench, lake: Lake | None) -> Table:
 
 
 def _of_rows(bench: Bench) -> Table:
-    """One large table: the first load, and changes of a hundredth."""
+    """Measures one large table: the first load, and changes to one percent of the rows."""
     rows, shop = bench.sizes.rows, bench.large
     ours = bench.ours(shop, "rows")
     per = ("rows/s", "CPU s per 1,000,000 rows", "bytes/row in raw", "bytes/row in PostgreSQL")
@@ -226,7 +225,7 @@ def _of_rows(bench: Bench) -> Table:
 
 @contextmanager
 def _workers(lake: Lake) -> Iterator[list[str]]:
-    """Measures the workers of a cluster, and their executors, for as long as it is open."""
+    """Measures a cluster's workers and their executors within the block."""
     figures: list[str] = []
     if lake.cluster is None:
         yield figures
@@ -236,7 +235,7 @@ def _workers(lake: Lake) -> Iterator[list[str]]:
     with ExitStack() as opened:
         memories = [opened.enter_context(Memory(pid)) for pid in pids]
         yield figures
-        time.sleep(SETTLED)  # the executors end
+        time.sleep(SETTLED)  # until the executors have stopped
     figures += [
         f"{sum(map(_cpu, pids)) - before:.1f}",
         f"{sum(memory.peak for memory in memories) / 2**20:.0f}",
@@ -247,7 +246,7 @@ def _used(ours: Ours, expected: int, what: str, lake: Lake) -> Use:
     """Runs `loader run`, and measures it.
 
     Raises:
-        Failed: if it appended another number of rows.
+        Failed: if it did not append the expected number of rows.
     """
     names = ours.shop.names
     before, began = lake.rows(names), time.monotonic()
@@ -289,7 +288,7 @@ def _figures(use: Use) -> Sequence[str]:
 
 
 class _CpuFollower:
-    """Follows the CPU time of a process and its descendants, for as long as it is open."""
+    """Tracks the CPU time of a process and its descendants within the block."""
 
     def __init__(self, pid: int) -> None:
         self.cpu = 0.0
@@ -310,7 +309,7 @@ class _CpuFollower:
 
 
 def _cpu(pid: int) -> float:
-    """Seconds of CPU that a process and its descendants have used, ended children included."""
+    """Returns the CPU seconds of a process and its descendants, including exited children."""
     place = Path("/proc") / str(pid)
     try:
         numbers = (place / "stat").read_text().rpartition(")")[2].split()[11:15]
@@ -320,7 +319,7 @@ def _cpu(pid: int) -> float:
             for child in (task / "children").read_text().split()
         ]
     except OSError:
-        return 0.0  # it has ended
+        return 0.0  # the process has exited
     return sum(map(int, numbers)) / _TICKS + sum(map(_cpu, children))
 
 

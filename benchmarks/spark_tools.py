@@ -1,4 +1,4 @@
-"""Tools on Spark: ours, and what people write by hand."""
+"""Tools that use Spark: the loader, and scripts such as people write by hand."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _TABLE = "orders"
 
 
 class Strandline:
-    """Our loader by its command line, in this process.
+    """The loader, through its command line in this process.
 
     Args:
-        options: the table's; by default a cursor field and no lookback.
+        options: the table's options; by default, only a cursor field.
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class Strandline:
         )
 
     def sync(self) -> int:
-        """One `loader run`; the rows that it read."""
+        """Runs `loader run` once. Returns the number of rows read."""
         rows: int = self.project.run().table(f"shop.{_TABLE}")["read"] or 0
         return rows
 
     def versions(self) -> list[list[Any]]:
-        """All of raw, in the order of versions that macros and loader share."""
+        """Returns all rows in the raw table, in the version order of macros and loader."""
         rows = self.project.rows(
             f"""
             select
@@ -78,8 +78,8 @@ class Strandline:
 class PlainCursor:
     """`where cursor > last` (or `>=`) on Spark's JDBC reader, appended to Parquet files.
 
-    The newest version is that of the greatest cursor, then of the last sync: the `row_number()`
-    that people put on top.
+    The newest version is the one with the highest cursor and, among these, from the last sync, as
+    with the `row_number()` that people usually add.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class PlainCursor:
         self.syncs = 0
 
     def sync(self) -> int:
-        """Reads above the last cursor; how many rows."""
+        """Reads the rows above the last cursor. Returns their number."""
         where = ""
         if self.last is not None:
             last = f"timestamptz 'epoch' + {self.last} * interval '1 microsecond'"
@@ -116,7 +116,7 @@ class PlainCursor:
         return rows
 
     def versions(self) -> list[list[Any]]:
-        """All that was appended."""
+        """Returns all appended rows."""
         rows = self.spark.read.parquet(str(self.folder)).select(
             "id", "amount", "note", f.unix_micros("updated_at"), "sync"
         )
@@ -140,7 +140,7 @@ class AirbyteShaped(PlainCursor):
 
 
 def open_tools(request: Mapping[str, Any]) -> Mapping[str, Tool]:
-    """The tools that a request names, on the Spark of our embedded profile."""
+    """Returns the tools that a request names, with Spark from the embedded profile."""
     folder = Path(request["folder"])
     profile = load_profile("strandline", "embedded", ROOT, profiles_dir=str(ROOT / "profiles"))
     spark = session(profile)

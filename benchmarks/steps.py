@@ -1,4 +1,4 @@
-"""Where a cold `loader run` that finds nothing new goes, step by step.
+"""Times each step of a cold `loader run` that finds nothing new.
 
     python benchmarks/steps.py                        10 runs, medians
     python benchmarks/steps.py --beside before=DIR    another checkout, in turn
@@ -42,12 +42,12 @@ STEPS = (
     ("loader.sync.plan_window", "is_unchanged", "after", "bounds and digest"),
     ("loader.sync.progress_writer", "ProgressWriter.write", "after", "the ledger's row"),
 )
-"""Module, function, whether the step ends before or after it, and what the step is."""
+"""Module, function, whether the step ends before or after the call, and the step's name."""
 LAST = "ending"
 
 
 def _child() -> None:
-    """Runs the command line of this process, and writes when each step ended."""
+    """Runs this process's command line, and records when each step ended."""
     ended: dict[str, float] = {}
     for module, name, when, what in STEPS:
         owner: Any = importlib.import_module(module) if module in sys.modules else None
@@ -63,7 +63,7 @@ def _child() -> None:
 
 
 def _later(module: str, name: str, when: str, what: str, ended: dict[str, float]) -> None:
-    """Watches a function once its module is imported: importing it now would be a step itself."""
+    """Watches a function once its module is imported. An import now would itself take time."""
 
     class Finder:
         def find_spec(self, wanted: str, path: Any = None, target: Any = None) -> Any:
@@ -120,7 +120,7 @@ def main(rounds: int, beside: tuple[str, ...]) -> None:
             projects = {
                 name: Ours(place / name, shop, root).create() for name, root in roots.items()
             }
-            for number in range(rounds + 2):  # a first load, and one to warm the files up
+            for number in range(rounds + 2):  # a first load, and a run to warm up the file cache
                 for name, project in projects.items():
                     steps = _timed(project.folder, dict(project.environment), roots[name])
                     for what, seconds in steps.items() if number > 1 else ():

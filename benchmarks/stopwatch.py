@@ -1,4 +1,4 @@
-"""Whole processes, timed; the samples that they leave; the memory that they had at most."""
+"""Times whole processes, collects samples, and measures peak memory."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pathlib import Path
 
 
 class Failed(Exception):
-    """A command failed, or did not do what is measured; the message has what it said."""
+    """A command failed, or did not do what is measured. The message contains its output."""
 
 
 def ran(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> str:
-    """Runs a command to its end; what it printed.
+    """Runs a command until it exits. Returns its output.
 
     Raises:
-        Failed: if it ended with another code than 0.
+        Failed: if the exit code is not 0.
     """
     reported = subprocess.run(
         command, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True
@@ -32,7 +32,7 @@ def ran(command: Sequence[str], folder: Path, environment: Mapping[str, str]) ->
 
 
 class Samples:
-    """Seconds, or what else was measured, by what it was and by tool."""
+    """Measured seconds or other values, grouped by measurement and tool."""
 
     def __init__(self) -> None:
         self.taken: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -42,10 +42,10 @@ class Samples:
         self.taken[what][tool].append(value)
 
     def time(self, what: str, tool: str, act: Callable[[], int], rows: int) -> None:
-        """Times an act, which returns how many rows it took.
+        """Times a call that returns the number of rows that it loaded.
 
         Raises:
-            Failed: if that is another number than it must be.
+            Failed: if this is not the expected number.
         """
         began = time.monotonic()
         found = act()
@@ -53,23 +53,23 @@ class Samples:
         expect(f"{what}, {tool}", found == rows, f"{found:,} rows instead of {rows:,}")
 
     def median(self, what: str, tool: str) -> float | None:
-        """The median of a tool's samples; None if there are none."""
+        """Returns the median of a tool's samples; None if there are none."""
         found = self.taken.get(what, {}).get(tool)
         return statistics.median(found) if found else None
 
 
 def expect(what: str, holds: bool, instead: object) -> None:
-    """Raises Failed, with what was found instead, if something does not hold."""
+    """Raises Failed, with what was found instead, if a check does not hold."""
     if not holds:
         raise Failed(f"{what}: {instead}")
 
 
 class Memory:
-    """Follows how much memory a process and its children hold, for as long as it is open.
+    """Tracks the memory of a process and its children within the block.
 
     Attributes:
-        peak: the most that they held together (RSS), in bytes, two looks in a row: a process that
-            is about to start a program may look like two.
+        peak: their peak memory (RSS) in bytes, as seen in two consecutive measurements: a process
+            that is about to start a program may briefly be counted twice.
     """
 
     def __init__(self, pid: int, every: float = 0.1) -> None:
@@ -96,22 +96,22 @@ class Memory:
 
 
 def resident(pid: int, parent: bytes | None = None) -> int:
-    """Bytes of memory (RSS) that a process and its descendants hold.
+    """Returns the memory (RSS) of a process and its descendants, in bytes.
 
-    A process that is about to start a program shares its parent's memory, and its command line,
-    until the program runs: it holds nothing of its own.
+    A process that is about to start a program shares its parent's memory and command line until the
+    program runs, so it is not counted.
 
     Args:
-        parent: the command line of its parent.
+        parent: the command line of the process's parent.
     """
     place = Path("/proc") / str(pid)
     try:
-        # first: what it shares no longer is counted once it has another
+        # Read before the memory, so that shared memory is never counted.
         command = (place / "cmdline").read_bytes()
         status = (place / "status").read_text()
         tasks = list((place / "task").iterdir())
     except OSError:
-        return 0  # it has ended
+        return 0  # the process has exited
     if command == parent:
         return 0
     kilobytes = next((line.split()[1] for line in status.splitlines() if "VmRSS" in line), "0")

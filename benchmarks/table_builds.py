@@ -1,8 +1,8 @@
-"""What `dbt build` costs over many small tables: first, with nothing new, with some rows in each.
+"""Measures `dbt build` for many small tables: first build, nothing new, new rows in each.
 
-The models and tests are those that `loader codegen` writes, and the package's own. Beside them
-stands a model of each table that ranks the versions by `row_number()`, rebuilt in full and tested
-with dbt's own `unique` and `not_null`. All are whole processes, apart from the build of `loader run
+The models and tests are those that `loader codegen` writes, and the package's own. The peer is a
+model for each table that ranks the versions with `row_number()`, rebuilt in full and tested with
+dbt's own `unique` and `not_null`. All builds are whole processes, except the build of `loader run
 --build`, which reports its own seconds.
 """
 
@@ -22,7 +22,7 @@ _FOLDER = "models/rebuilt"
 
 
 def of_many(bench: Bench) -> tuple[str, Sequence[Line]]:
-    """All tables for the first time, nothing new, and some changed rows in each."""
+    """Measures the first build of all tables, nothing new, and some changed rows in each."""
     size = bench.sizes
     first, none, some = (
         f"`dbt build`, {size.tables} tables, first",
@@ -80,7 +80,7 @@ def _names(ours: Ours) -> Sequence[str]:
 
 
 def _seconds_in_a_run(ours: Ours) -> float:
-    """Seconds of the build that follows a sync in its process."""
+    """Returns the seconds of a build that follows a sync in the same process."""
     reported = ours.loader("run", "--build", "--", "--exclude", f"path:{_FOLDER}")
     events = [json.loads(line) for line in reported.splitlines() if line.startswith('{"event"')]
     [build] = [event for event in events if event["event"] == "build"]

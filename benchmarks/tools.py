@@ -1,7 +1,7 @@
-"""A tool under measurement, and the conversation with the process that it runs in.
+"""A tool under measurement, and the protocol for the process that it runs in.
 
-The process reads one JSON line for each request and answers with one; what the tool itself prints
-goes to a log. Only the standard library is used: peers run on a Python of their own.
+The process reads each request as one JSON line and answers with another. The tool's own output goes
+to a log. Only the standard library is used, because peers run in their own Python environment.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 class Tool(Protocol):
-    """Brings a table of a database to a place of its own."""
+    """Copies a table from a database to its own store."""
 
     def sync(self) -> int:
-        """Reads what changed since the last time; how many rows it took."""
+        """Reads what has changed since the last sync. Returns the number of rows."""
 
     def versions(self) -> list[list[Any]]:
-        """All that it has: key, payload, cursor in microseconds, order of a key's versions."""
+        """Returns all versions: key, payload, cursor in microseconds, order of a key's versions."""
 
 
 def serve(open_tools: Callable[[Mapping[str, Any]], Mapping[str, Tool]]) -> None:
-    """Answers requests until there are no more.
+    """Answers requests until the input ends.
 
     Args:
-        open_tools: makes the tools from the first request: `folder`, and by `ports` each tool's
-            name with the port that it is to connect to, beside `user`, `password`, `database`.
+        open_tools: creates the tools from the first request, which contains `folder`, `user`,
+            `password`, `database`, and `ports` (maps each tool's name to the port that it must
+            connect to).
     """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -50,14 +51,14 @@ def serve(open_tools: Callable[[Mapping[str, Any]], Mapping[str, Tool]]) -> None
 
 
 class ToolFailed(Exception):
-    """A tool's process ended before it was asked to; the message has the end of its log."""
+    """A tool's process exited unexpectedly. The message contains the end of its log."""
 
 
 class Process:
-    """A module of this folder, run by a Python, with one or more tools in it.
+    """A process that runs a module of this folder with one or more tools.
 
     Attributes:
-        tools: their names.
+        tools: the tools' names.
     """
 
     def __init__(self, python: str, module: str, tools: tuple[str, ...], folder: Path) -> None:
@@ -72,7 +73,7 @@ class Process:
             "RUNTIME__DLTHUB_TELEMETRY": "false",
             "STRANDLINE_WAREHOUSE": str(folder / "warehouse"),
             "STRANDLINE_DRIVER_MEMORY": "1g",
-            # On two cores the optimizing compiler takes more than it gives in a minute.
+            # In a run of a minute on two cores, the optimizing compiler costs more than it saves.
             "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
         }
         with self._log.open("w") as log:
@@ -87,22 +88,22 @@ class Process:
             )
 
     def open(self, ports: Mapping[str, int], **account: str) -> None:
-        """Makes the tools, each with its own port to the database."""
+        """Creates the tools, each with its own port to the database."""
         own = {tool: ports[tool] for tool in self.tools}
         self._ask({"do": "open", "folder": str(self._folder), "ports": own, **account})
 
     def sync(self, tool: str) -> int:
-        """One sync; how many rows it took."""
+        """Runs one sync. Returns the number of rows read."""
         rows: int = self._ask({"do": "sync", "tool": tool})
         return rows
 
     def versions(self, tool: str) -> list[list[Any]]:
-        """All that a tool has."""
+        """Returns all versions that a tool has."""
         found: list[list[Any]] = self._ask({"do": "versions", "tool": tool})
         return found
 
     def close(self) -> None:
-        """Ends the process."""
+        """Stops the process."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -118,7 +119,7 @@ class Process:
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            pass  # its log says more
+            pass  # the log contains more
         answer = self._process.stdout.readline()
         if not answer:
             reported = self._log.read_text(errors="replace")[-3000:]

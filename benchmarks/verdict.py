@@ -1,4 +1,4 @@
-"""What a tool has, compared with what the source has."""
+"""Compares the rows that a tool has with the source."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Version(NamedTuple):
 
     Attributes:
         key: the row's key.
-        payload: all its columns but key and cursor.
+        payload: all columns except key and cursor.
         cursor: microseconds since 1970; None in a tombstone, whose payload is all null.
-        order: the greatest of a key is its newest; what it is made of is the tool's.
+        order: the version with the highest order is a key's newest version. Each tool defines it.
     """
 
     key: int
@@ -29,11 +29,11 @@ class Version(NamedTuple):
 
 @dataclass(frozen=True)
 class Stale:
-    """A row whose newest version in the tool is not the source's.
+    """A row whose newest version in the tool differs from the source.
 
     Attributes:
-        has: what the tool takes for the newest; None where it has no version at all.
-        held: whether the source's version is among the tool's, but not the newest there.
+        has: the newest version according to the tool; None if the tool has no version.
+        held: whether the tool has the source's version, but not as the newest one.
     """
 
     source: Version
@@ -42,28 +42,28 @@ class Stale:
 
     @property
     def kind(self) -> str:
-        """The clock and the step of the row's last write."""
+        """The clock and the step that last wrote the row."""
         return str(self.source.payload[-1]).rsplit(" ", 1)[0]
 
     @property
     def by_database(self) -> bool:
-        """Whether this write set the row's cursor to the database's `now()`."""
+        """Whether the last write set the row's cursor to the database's `now()`."""
         clock, _, does = self.kind.partition(", ")
         return clock == "database" and does not in ("import", "unmoved")
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """How far a tool is from its source.
+    """How the rows of a tool differ from the source.
 
     Attributes:
-        rows: rows in the source.
+        rows: the number of rows in the source.
         lost: rows of which the tool has no version.
-        stale: rows of which the tool's newest version is another than the source's.
-        doubled: versions appended again: same key, payload and cursor; if all that was committed
-            is known, versions appended more often than they were committed.
-        phantoms: keys that the tool has and the source does not.
-        missed: committed versions that the tool never had; None if they were not noted.
+        stale: rows whose newest version in the tool differs from the source.
+        doubled: the number of versions appended again, with the same key, payload and cursor. If
+            all commits are known, the number of versions appended more often than committed.
+        phantoms: keys that the tool has but the source does not.
+        missed: committed versions that the tool never had; None if commits were not recorded.
     """
 
     rows: int
@@ -75,29 +75,29 @@ class Verdict:
 
     @property
     def right(self) -> bool:
-        """Whether the tool's snapshot is the source, and its versions are all that there were."""
+        """Whether the tool's newest versions match the source, and no version was missed."""
         if self.missed is not None and (self.missed or self.doubled):
             return False
         return not (self.lost or self.stale or self.phantoms)
 
     @property
     def lacking(self) -> tuple[Stale, ...]:
-        """All rows that are not as in the source."""
+        """All rows that differ from the source."""
         return (*self.lost, *self.stale)
 
     @property
     def kinds(self) -> Counter[str]:
-        """How many rows of each kind are lacking."""
+        """The number of these rows of each kind."""
         return Counter(stale.kind for stale in self.lacking)
 
     @property
     def outranked(self) -> int:
-        """Stale rows whose right version was read, and loses to one with a greater cursor."""
+        """The number of stale rows whose current version was read, but has a lower cursor."""
         return sum(stale.held for stale in self.stale)
 
 
 def source_rows(database: Database) -> list[Version]:
-    """The source's rows."""
+    """Returns the source's rows."""
     micros = (
         "cast(unix_timestamp(updated_at) * 1000000 as signed)"
         if isinstance(database.server, MariaDb)
@@ -115,7 +115,7 @@ def judge(
     """Compares the newest version of each key with the source's row.
 
     Args:
-        committed: every version that was committed, if the tool is to have all of them.
+        committed: every committed version, if the tool should have all of them.
     """
     newest: dict[int, Version] = {}
     appended: Counter[tuple[Any, ...]] = Counter()

@@ -1,4 +1,4 @@
-"""What a process that goes on saves: rounds of `loader run --every`, and `run --build`."""
+"""Measures what a running process saves: rounds of `loader run --every`, and `run --build`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.shop import Shop, snapshot_sums
 from benchmarks.stopwatch import expect
 
 FIRST = 5
-"""Rounds of a process that are measured one by one, as the JVM still compiles its code."""
+"""The first rounds, which are measured separately because the JVM is compiling its code."""
 _MODEL = """\
 {{ config(
     materialized="deduped_latest",
@@ -30,7 +30,7 @@ models:
 
 
 def rounds(bench: Bench) -> tuple[str, Sequence[Line]]:
-    """Rounds of a loop: nothing new in one table and in many, changed rows in one."""
+    """Measures rounds of a loop: nothing new in one table and in many, changed rows in one."""
     size = bench.sizes
     one, many = bench.loaded_ours(bench.large, "large"), bench.loaded_ours(bench.many, "many")
     lines = []
@@ -43,7 +43,7 @@ def rounds(bench: Bench) -> tuple[str, Sequence[Line]]:
 
 
 def together(bench: Bench) -> tuple[str, Sequence[Line]]:
-    """`loader run` and then `dbt build`, beside `loader run --build`."""
+    """Compares `loader run --build` with `loader run` and then `dbt build`."""
     shop = bench.shop("together", bench.sizes.table_rows)
     ours = bench.ours(shop, "together")
     ours.write("models/orders_latest.sql", _MODEL)
@@ -70,7 +70,7 @@ def together(bench: Bench) -> tuple[str, Sequence[Line]]:
 
 
 def _quiet(bench: Bench, loop: Looped, what: str, goal: float) -> list[Line]:
-    """The first rounds of a loop, and those that count: nothing is new in any."""
+    """Measures the first rounds of a loop and the counted rounds, all with nothing new."""
     seconds = []
     for _ in range(2 * bench.sizes.warm_up):
         reported = loop.next()
@@ -80,7 +80,7 @@ def _quiet(bench: Bench, loop: Looped, what: str, goal: float) -> list[Line]:
 
 
 def _busy(bench: Bench, loop: Looped, ours: Ours, what: str, goal: float) -> list[Line]:
-    """The same of rounds that find changed rows."""
+    """Measures rounds that find changed rows."""
     seconds, expected = [], ours.sums()
     for _ in range(bench.sizes.warm_up + max(3, bench.sizes.warm_up // 2)):
         expected += ours.shop.change(bench.sizes.changed)
@@ -104,6 +104,6 @@ def _lines(bench: Bench, what: str, seconds: Sequence[float], goal: float) -> li
 
 
 def _check(ours: Ours, shop: Shop) -> None:
-    """Holds the snapshot against the source."""
+    """Compares the latest table with the source."""
     found = snapshot_sums(ours.folder / "warehouse" / "analytics" / "orders_latest")
     expect("the snapshot", found == shop.sums(), f"{found} instead of {shop.sums()}")

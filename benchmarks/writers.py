@@ -1,22 +1,22 @@
-"""Writers that make life hard for a cursor: a seeded workload against one table.
+"""Writers whose changes are hard to find with a cursor: a seeded workload on one table.
 
-Each writer is a connection with a random generator of its own, so that a seed repeats every
-writer's transactions, step by step. When they meet, and so what a sync sees, is the machine's.
+Each writer is a connection with its own random generator, so that a seed repeats every writer's
+transactions step by step. How they overlap, and so what a sync sees, depends on the machine.
 
-What they do, and whom it catches:
+What the writers do:
 
-- some rows carry `now()`, the transaction's start, and others a time that the application read
+- some rows have `now()`, the start of the transaction, and others a time that the application read
   before its transaction began, from a clock that is up to ten minutes behind the database's or two
-  minutes ahead, and may cut times to the second, minute, hour or day (`CLOCKS`);
-- transactions of a few milliseconds up to a minute: rows that appear below a cursor already stored;
-- imports of old dates, and updates that leave the cursor as it is;
-- savepoints, kept and rolled back: rows with the ids of subtransactions;
-- rollbacks and sequences: gaps in the keys that are not losses;
-- rows that take the newest cursor there is, and the newest row changed again at its cursor:
-  changes on the boundary, neither above it nor another key;
-- hot rows that all writers update, in whatever order their locks come free.
+  minutes ahead, and that may be truncated to the second, minute, hour or day (`CLOCKS`);
+- transactions of a few milliseconds up to a minute: rows appear below a cursor already stored;
+- imports of old dates, and updates that do not change the cursor;
+- savepoints that are released or rolled back: rows have the ids of subtransactions;
+- rollbacks and sequences: gaps in the keys, which are not losses;
+- rows with exactly the newest cursor, and further changes to the newest row without a higher
+  cursor: changes at the boundary;
+- hot rows that all writers update, in the order in which their locks are released.
 
-On PostgreSQL; `mariadb_writers.py` says the same to MariaDB.
+These writers are for PostgreSQL; `mariadb_writers.py` does the same on MariaDB.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ class Clock:
     """How the cursors of a writer are computed.
 
     Attributes:
-        ahead: seconds by which the application's clock is ahead of the database's; None if the
-            database computes the cursors, by `now()`.
-        cut: a key of `CUTS`, to which times are cut; empty if they keep all digits.
+        ahead: by how many seconds the application's clock is ahead of the database's; None if the
+            database computes the cursors with `now()`.
+        cut: the unit to which times are truncated, a key of `CUTS`; empty if they keep all digits.
     """
 
     ahead: float | None = None
@@ -89,13 +89,13 @@ class Clock:
 
     @property
     def name(self) -> str:
-        """The clock, for reports."""
+        """The clock's name in reports."""
         if self.ahead is None:
             return "database"
         return f"{self.ahead:+.0f} s" + (f" cut to the {self.cut}" if self.cut else "")
 
     def read(self, days_ago: int = 0) -> float:
-        """Seconds since 1970."""
+        """Returns the clock's time in seconds since 1970."""
         moment = time.time() + (self.ahead or 0) - days_ago * DAY
         return moment // CUTS[self.cut] * CUTS[self.cut] if self.cut else moment
 
@@ -110,7 +110,7 @@ CLOCKS = (
     Clock(-20, "minute"),
     Clock(-2, "second"),
 )
-"""The clocks of the writers, in turn."""
+"""The clocks, which are assigned to the writers in turn."""
 
 
 @dataclass(frozen=True)
@@ -119,8 +119,8 @@ class Step:
 
     Attributes:
         does: a key of `Writers.statements` or `Writers.rows`.
-        at: which row, as a share of all; of an import, how long ago.
-        wait: seconds of idling before it.
+        at: the position of the row, from 0 to 1; for an import, how long ago the date is.
+        wait: how many seconds to wait before the statement.
     """
 
     does: str
@@ -130,7 +130,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Transaction:
-    """What a writer does as one: `pause` seconds after the last, `idle` seconds before its end."""
+    """A transaction, `pause` seconds after the previous one, idle for `idle` s before its end."""
 
     steps: tuple[Step, ...]
     commits: bool
@@ -139,7 +139,7 @@ class Transaction:
 
 
 def transactions(seed: int, writer: int) -> Iterator[Transaction]:
-    """A writer's transactions, the same for the same seed."""
+    """Yields a writer's transactions, which are the same for the same seed."""
     rng = Random(f"{seed}/{writer}")
     while True:
         lengths = ((0.02, 4), (1.0, 6), (6.0, 8), (40.0, 8))
@@ -174,14 +174,15 @@ class Writers:
     """Several writers on one database, from `start` to `stop`.
 
     Args:
-        cut: a key of `CUTS`: applications write all cursors, cut to it. Empty for `CLOCKS`.
+        cut: a key of `CUTS`; applications then write all cursors, truncated to this unit. Empty
+            uses `CLOCKS`.
 
     Attributes:
-        statements: SQL of the steps that are no updates.
-        rows: SQL of the id of the row that an update changes.
-        cursors: SQL of the cursor that an update sets, if it is not the clock's.
-        moment: SQL of a time, from seconds since 1970.
-        done: how many of each step, commit, rollback and lock conflict there were.
+        statements: SQL for the steps that are not updates.
+        rows: SQL for the id of the row that an update changes.
+        cursors: SQL for the cursor that an update sets, if it is not the clock's time.
+        moment: SQL for a time, given as seconds since 1970.
+        done: the number of steps of each kind, commits, rollbacks and lock conflicts.
     """
 
     setup: ClassVar[tuple[str, ...]] = _CREATE
@@ -219,7 +220,7 @@ class Writers:
         ]
 
     def create(self) -> None:
-        """Makes the table with its first rows."""
+        """Creates the table with its first rows."""
         self.database.execute(*self.setup)
 
     def touch(self) -> None:
@@ -228,15 +229,15 @@ class Writers:
         self.database.execute(f"update {TABLE} set updated_at = {cursor} where id <= 20")
 
     def start(self) -> None:
-        """Lets them write."""
+        """Starts the writers."""
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """Ends them: open transactions do what is left of them at once, and end.
+        """Stops the writers. Open transactions complete immediately, without further waits.
 
         Raises:
-            RuntimeError: where a writer failed, as its workload is then not the seed's.
+            RuntimeError: if a writer failed, because its workload then differs from the seed's.
         """
         self._stopping.set()
         for thread in self._threads:

@@ -1,14 +1,14 @@
-"""A lake of many tables after a year of runs: what grows with it, and what does not.
+"""Measures what grows in a lake of many tables during a year of runs.
 
     python benchmarks/year.py                              40 tables, 24 runs a day, some minutes
     python benchmarks/year.py --tables 500 --json out.json
 
-The tables are small and real: PostgreSQL has them, and the loader syncs each once. The year is
-metadata only, written in bulk as a year of runs would have left it: a row of the ledger for every
-table and run, a batch and a version of the cursor for every tenth run, a file of ledger and state
-a day, and in each raw table the commits of the five days that `loader compact` keeps. Each command
-is a process of its own, JVM included. The exit code is 1 where a command fails, or a sync finds
-what is not there. Figures are of this machine.
+The tables are small and real: they are in PostgreSQL, and the loader syncs each of them once. The
+year consists only of metadata, written in bulk as a year of runs would have left it: a ledger row
+for each table and run, a batch and a version of the cursor for every tenth run, one file a day in
+the ledger and one in the state table, and in each raw table the commits of the five days that
+`loader compact` keeps. Each command is a separate process, including the JVM's start. The exit code
+is 1 if a command fails, or if a sync appends a wrong number of rows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tests.services import Database, Postgres  # noqa: E402
 BIN = Path(sys.executable).parent
 DAYS = 365
 KEPT_DAYS = 5
-CHANGED = 10  # one of so many runs brings a batch
+CHANGED = 10  # one in this many runs appends a batch
 ROWS = 3
 SPEC = """\
 kind: source
@@ -67,7 +67,7 @@ SMALL = tuple(name for name in COMMANDS if "one" in name or name in ("status", "
 
 
 def main() -> int:
-    """Runs the measurement; 1 where a command does not say what it must."""
+    """Runs the measurement. Returns 1 if a command's output is wrong."""
     parser = argparse.ArgumentParser(description="a lake of many tables after a year of runs")
     parser.add_argument("--tables", type=int, default=40)
     parser.add_argument("--runs-a-day", type=int, default=24)
@@ -88,7 +88,7 @@ def main() -> int:
 
 
 class Year:
-    """A project over one database, and what its commands take."""
+    """A project that reads one database, with the measurements of its commands."""
 
     def __init__(self, database: Database, folder: Path, tables: int, runs_a_day: int) -> None:
         self.tables = [f"t{number}" for number in range(tables)]
@@ -109,7 +109,7 @@ class Year:
         (folder / "loader.yml").write_text(spec)
 
     def run(self) -> None:
-        """A young lake, the same a year later, and compacted."""
+        """Measures a new lake, the same lake a year later, and the compacted lake."""
         print(f"{len(self.tables)} tables, {self.runs:,} runs, {os.cpu_count()} cores", flush=True)
         self.make_tables()
         self.timed("young", "first run", ("run",), len(self.tables))
@@ -121,7 +121,7 @@ class Year:
         self.look("compacted", tuple(COMMANDS))
 
     def make_tables(self) -> None:
-        """The source: small tables with a key and a cursor."""
+        """Creates the source: small tables with a key and a cursor."""
         for table in self.tables:
             self.database.execute(
                 f"create table {table} (id int primary key, note text, updated_at timestamptz)",
@@ -129,13 +129,13 @@ class Year:
             )
 
     def look(self, when: str, commands: tuple[str, ...]) -> None:
-        """Files and bytes of the lake, then each command's time."""
+        """Measures the files and bytes of the lake, then the time of each command."""
         self.weigh(when)
         for name in commands:
             self.timed(when, name, COMMANDS[name])
 
     def weigh(self, when: str) -> None:
-        """Counts files and bytes on the disk, by what they are of."""
+        """Counts files and bytes on disk, separately for ledger, state and raw tables."""
         parts = {"ledger": "_cq_syncs", "state": "_cq_state"}
         raw = self.folder / "warehouse" / "raw"
         for part, pattern in {**parts, "all raw tables": "t*"}.items():
@@ -146,7 +146,7 @@ class Year:
             self.reported(when, f"MB, {part}", round(size / 1e6, 1))
 
     def timed(self, when: str, name: str, command: tuple[str, ...], appended: int = 0) -> None:
-        """Runs a command in the project; what it takes, and whether it ended well."""
+        """Runs a command in the project, and reports its time and any failure."""
         began = time.perf_counter()
         done = subprocess.run(
             [str(BIN / "loader"), "--log-format", "json", *command],
@@ -168,12 +168,12 @@ class Year:
             print("WRONG", *wrong[:3], done.stderr[-500:], sep="\n", flush=True)
 
     def reported(self, when: str, what: str, figure: float) -> None:
-        """Prints and keeps a figure."""
+        """Prints and stores a figure."""
         self.figures.setdefault(what, {})[when] = figure
         print(f"{when:10} {what:28} {figure:12,}", flush=True)
 
     def live_a_year(self) -> None:
-        """Writes what a year of runs would have left, in bulk."""
+        """Writes in bulk what a year of runs would have left."""
         with self.session() as spark:
             states = self.bring_batches(spark)
             self.write_ledger(spark)
@@ -181,7 +181,7 @@ class Year:
 
     @contextmanager
     def session(self) -> Iterator[Any]:
-        """Spark over the project's warehouse, in this process."""
+        """Yields a Spark session in this process for the project's warehouse."""
         os.environ["STRANDLINE_WAREHOUSE"] = self.env["STRANDLINE_WAREHOUSE"]
         from loader.spark.profile import load_profile
         from loader.spark.session import session
@@ -195,9 +195,9 @@ class Year:
             spark.stop()
 
     def bring_batches(self, spark: Any) -> dict[str, str]:
-        """Commits without rows to each raw table: its batches of the last days, and no others.
+        """Makes commits without rows in each raw table, for the batches of the last few days only.
 
-        Returns the value of the newest state, by table.
+        Returns the value of the newest state, keyed by table.
         """
         from loader.lake.commits import BATCH, STATE, SYNC, newest_commit
         from loader.lake.lake import Lake
@@ -214,7 +214,7 @@ class Year:
                 append = handle.newFastAppend().set(BATCH, str(batch))
                 append = append.set(STATE, json.dumps(state, sort_keys=True))
                 append.set(SYNC, json.dumps(sync)).commit()
-            # the first has expired by then
+            # the first one has expired by then
             handle.expireSnapshots().expireSnapshotId(first.snapshot_id).commit()
             return table, json.dumps(state, sort_keys=True)
 
@@ -222,7 +222,7 @@ class Year:
             return dict(pool.map(live, self.tables))
 
     def write_ledger(self, spark: Any) -> None:
-        """A row for each table and run; a file a day."""
+        """Writes a row for each table and run, in one file a day."""
         changed = f"run % {CHANGED} = 0"
         spark.sql(
             f"""
@@ -261,7 +261,7 @@ class Year:
         self.append(spark, "_cq_syncs", "select * from lived")
 
     def write_states(self, spark: Any, states: dict[str, str]) -> None:
-        """A version of each table's cursor for each of its batches; a file a day."""
+        """Writes a version of each table's cursor for each of its batches, in one file a day."""
         rows = [(f"t{n}", states[f"t{n}"]) for n in range(len(self.tables))]
         spark.createDataFrame(rows, "name string, newest string").createOrReplaceTempView("newest")
         self.append(
@@ -281,7 +281,7 @@ class Year:
         )
 
     def append(self, spark: Any, table: str, query: str) -> None:
-        """Appends rows, each day's in a file of its own, in one commit."""
+        """Appends rows in one commit, with a separate file for each day."""
         daily = spark.sql(query).repartitionByRange(DAYS, "day")
         columns = spark.table(f"raw.{table}").columns
         present = [name for name in columns if name in daily.columns]
