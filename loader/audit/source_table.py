@@ -49,7 +49,7 @@ def choose_key(
     """Returns the columns by which rows are compared, spelled as in the source.
 
     Args:
-        chosen: the columns of `--key`; empty uses the primary key.
+        chosen: the columns in `--key`; if empty, the primary key is used.
 
     Raises:
         SpecError: if there is no such column or no key, or if the copy lacks a column.
@@ -70,8 +70,8 @@ def choose_cursor(table: SourceTable, copy: CopiedTable, chosen: str | None) -> 
     """Returns the column that dates rows, or None if no column is suitable.
 
     Args:
-        chosen: the column of `--cursor`; None prefers a column whose name suggests an
-            update time.
+        chosen: the column in `--cursor`; if None, a column whose name suggests an update time
+            is preferred.
 
     Raises:
         SpecError: if there is no such column, or if its values have no order in time.

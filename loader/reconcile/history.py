@@ -91,7 +91,7 @@ class VerifiedBucket:
 
     @property
     def has_unrepaired(self) -> bool:
-        """Returns whether differences were found and not repaired."""
+        """Returns whether differences were found but not repaired."""
         return bool(self.all_missed) and not self.repaired
 
 
@@ -103,7 +103,7 @@ class LastComparison:
         at: the time of the comparison in seconds since 1970.
         seconds: the bucket's share of the comparison's duration; 0 if unknown.
         rows: the number of the bucket's keys in the raw table (`VerifiedBucket.rows_snapshot`).
-        has_unrepaired: whether differences were found and not repaired.
+        has_unrepaired: whether differences were found but not repaired.
     """
 
     at: float

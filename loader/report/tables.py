@@ -40,7 +40,7 @@ class TableReport:
         level: ``good``, ``warn`` or ``bad``.
         state: a word for the level.
         strip: runs of periods with the same result: ``(result, first period, periods)``.
-        series: the values of the charts by name, with one value for each period in `at`.
+        series: the values of the charts, keyed by name, with one value for each period in `at`.
         usual: the usual interval between two syncs in seconds; None if unknown.
     """
 

@@ -108,7 +108,7 @@ class Contents(ABC):
 
     @abstractmethod
     def hashes(self, share: KeySelection) -> DataFrame:
-        """Returns KEY, CHECKSUM and WANTED (whether the spec selects it) for each row."""
+        """Returns KEY, CHECKSUM and WANTED (whether the spec selects the row) for each row."""
 
     @abstractmethod
     def rows(self, share: KeySelection) -> DataFrame:

@@ -74,7 +74,8 @@ class Batch:
     """The rows to append and the metadata of their commit.
 
     Attributes:
-        rows: the rows with the source's and the ``_cq_`` columns; None if there are no rows.
+        rows: the rows, with the source's columns and the ``_cq_`` columns; None if there are
+            no rows.
         drift: the schema changes that the batch makes in the raw table.
         record: the ledger row.
         state: the state to store if the rows are published.

@@ -74,7 +74,7 @@ class SyncContext:
             state: the new state; None if it has not changed.
             total: the sum of the sync's batches, which is reported to the user; None if it equals
                 `record`.
-            immediately: writes both now, even if this sync defers progress.
+            immediately: whether to write both now, even if this sync defers progress.
         """
         if self.defer_progress is not None and not immediately:
             state = self.stores.add_table_id(self.plan.name, state) if state is not None else None

@@ -333,7 +333,7 @@ class PostgresLateCommits:
         )
 
     def _has_changed_labels(self, table: SourceTable, window: Window) -> bool:
-        """Returns whether all rows must be read because labels of their values were changed.
+        """Returns whether all rows must be read because labels in their values have changed.
 
         Returns false without a key, because the new versions would not replace the old ones.
         """
