@@ -105,7 +105,7 @@ def sharers(handle: Any) -> dict[str, Any]:
 
 
 def origins(handle: Any) -> dict[str, str]:
-    """Maps each source of a raw table to the name of its table that is loaded."""
+    """Maps each source of a raw table to the name of the table that is loaded from it."""
     recorded: dict[str, str] = json.loads(decode_property(handle.properties().get(ORIGINS) or "{}"))
     return recorded
 

@@ -60,7 +60,7 @@ def check_key_and_cursor(
 ) -> None:
     """Raises a TableError if new keys or cursors could not be compared with those in the raw table.
 
-    A wider type, after which they could be compared, is also rejected unless the policy accepts it.
+    A type change that leaves them comparable is also rejected unless the policy accepts it.
 
     Args:
         columns, arriving: the columns of the raw table and the current columns of the source, with

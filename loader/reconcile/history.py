@@ -225,7 +225,9 @@ class VerificationHistory:
 def choose_buckets(
     last_verified: Mapping[int, int], buckets: int, per_run: int | None
 ) -> tuple[int, ...]:
-    """Returns the least recently compared buckets, by number. Prefers buckets never compared.
+    """Chooses the buckets that were never compared, then those least recently compared.
+
+    Returns their numbers, in ascending order.
 
     Args:
         last_verified: the last comparison time of each bucket.

@@ -33,7 +33,7 @@ Kerberos tolerates the same clock skew by default.
 
 SECOND, MINUTE, HOUR, DAY = 1, 60, 3600, 86400
 UNITS = {MINUTE: "minute", HOUR: "hour", DAY: "day"}
-"""The units that make the next window noticeably larger: their seconds and their names."""
+"""The names of units that make the next window noticeably larger, keyed by length in seconds."""
 
 _UNIT = "unit"
 """The checkpoint's entry for the unit to which the cursor column is truncated."""

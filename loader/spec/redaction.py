@@ -141,7 +141,7 @@ def _find_by_position(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _mask(text: str, spans: Iterable[tuple[int, int]], longest: int) -> str:
-    """Returns the start of a text in which each of the sorted spans is replaced by a mask."""
+    """Replaces each of the sorted spans of a text with a mask. Returns the start of the result."""
     # Overlapping spans become one mask, so that no part of a secret remains.
     pieces, end = [], 0
     for start, stop in spans:

@@ -91,4 +91,4 @@ def choose_rows(state: StateBackend, key: str, rows: list[StateRow], force: bool
 
 
 def _ignore_warning(text: str) -> None:
-    """Does nothing. Of several values of the highest version, only the safest is imported."""
+    """Ignores the warning about several values of a version: only the safest is imported."""

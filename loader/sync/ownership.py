@@ -184,7 +184,7 @@ def register_sharer(plan: TablePlan, lake: Lake) -> None:
 
 
 def _read_sources(lake: Lake, plan: TablePlan, newest: Commit) -> Mapping[str, Any]:
-    """Maps each source of a raw table to its key and cursor; to None if it does not share it."""
+    """Maps a raw table's sources to their keys and cursors, or to None if it is not shared."""
     sources = sharers(lake.handle(plan.lake_table))
     if sources or not newest.batch:
         return sources
