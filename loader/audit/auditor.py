@@ -50,7 +50,8 @@ class Effort:
         buckets: the number of groups into which keys are divided.
         share: the share of the groups that is compared, from 0 to 1.
         pause: the number of seconds between the two looks.
-        grace: how many seconds below the copy's highest cursor differences still count as lag.
+        grace: rows whose cursors are at most this many seconds below the copy's highest cursor may
+            differ because of lag.
         max_lag: the age, in seconds, at which a row that the copy lacks becomes an error.
         examples: the number of rows to name for each kind of difference.
     """

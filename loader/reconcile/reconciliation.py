@@ -213,7 +213,7 @@ def find_differences(
 
 
 def open_comparison(sync: SyncContext, snapshot: Snapshot) -> Comparison:
-    """Returns a comparison of the raw table with the rows in a snapshot that the spec selects."""
+    """Returns a comparison of the raw table with the rows that the spec selects in a snapshot."""
     plan = sync.plan
     wanted = Window(plan.cursor, plan.initial, nulls=plan.options.null_cursor != "exclude")
     contents = snapshot.contents(

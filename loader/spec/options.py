@@ -72,7 +72,7 @@ ColumnType = Annotated[str, AfterValidator(_normalize), Field(examples=[*TYPES, 
 
 
 class Strict(BaseModel):
-    """A frozen model that rejects unknown keys. Numbers are valid names, such as a column 2024."""
+    """A frozen model that rejects unknown keys. Numbers are accepted as names, such as 2024."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", coerce_numbers_to_str=True, hide_input_in_errors=True

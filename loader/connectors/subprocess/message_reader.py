@@ -476,7 +476,7 @@ class MessageReader:
             batch.delete_files()
 
     def _wait_for_commits(self) -> None:
-        """Waits until enough batches are committed. The program waits, too: its pipe is full."""
+        """Waits until enough batches are committed. The program waits too, as its pipe is full."""
         with self._changed:
             while self._waiting_bytes > _MAX_WAITING_BYTES // 2:
                 self._changed.wait(_POLL_SECONDS)

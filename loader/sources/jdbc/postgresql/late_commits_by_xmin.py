@@ -451,8 +451,7 @@ class PostgresLateCommits:
     def _has_exclusions(self, table: SourceTable) -> bool:
         """Returns whether a row becomes a tombstone when it stops matching the table's filter.
 
-        If only the spec declares the key, the row does not, because another row with the same key
-        may match.
+        Returns false if the spec declares the key, because another row with the same key may match.
         """
         is_declared = self.snapshot.source.read_options(table.ref).primary_key is None
         return is_declared and bool(table.ref.native.where and table.primary_key)
