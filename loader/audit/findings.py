@@ -135,8 +135,8 @@ class Audit:
             newer = f" {end}, and it is {format_count(self.behind, 'row')} behind."
         if not found:
             rest = " except in the columns named above" if self.rewritten else ""
-            older = "older " if self.behind else ""
-            return f"{self.copy} has the {older}rows of {self.source}{rest}{within}.{newer}"
+            same = "the older rows of" if self.behind else "the same rows as"
+            return f"{self.copy} has {same} {self.source}{rest}{within}.{newer}"
         (kind, count), *others = found
         listed = [
             f"{format_count(count, 'row')} {kind}",

@@ -34,7 +34,7 @@ def test_a_snapshot_table_is_kept_and_still_knows_what_it_covers(shop: Shop) -> 
         assert "then set alone: true" in shop.refused(operation, relation=name)
     for wrong in ("5d", "-5", 0.5):  # none of them is 0 days
         said = shop.refused("expire_snapshots", relation=name, days=wrong, **ALONE)
-        assert "Give a whole number of days" in said
+        assert "Set it to a whole number of days" in said
     spark = shop.project.spark
     spark.sql(f"alter table {name} create tag january")
 
