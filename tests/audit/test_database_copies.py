@@ -224,7 +224,7 @@ def test_a_database_without_md5_is_read_by_spark(shop: Shop, latin: Database) ->
 
 def test_a_database_that_counts_bytes_is_read_by_spark(shop: Shop, computed: list[bool]) -> None:
     columns = "id bigint, note text, amount numeric, paid boolean, updated_at timestamptz"
-    change = "update orders set note = 'Ärger' where id <= 50"
+    change = r"update orders set note = E'\xc3\x84rger' where id <= 50"  # Ärger
     with _create(shop, "SQL_ASCII") as copy:
         _copy(shop, copy, columns, lambda row: [*row.values()])
         for database in (shop.database, copy):
