@@ -88,6 +88,13 @@ _FORMS: tuple[tuple[type[t.DataType], TextFormat], ...] = (
 )
 
 
+# By default, JSON has only milliseconds.
+_TIME_FORMATS = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+
+
 def spark_text(part: HashedColumn) -> Column:
     """Returns an expression that formats a column's values as strings."""
     value = f.col(quote_name(part.name))
@@ -106,7 +113,7 @@ def spark_text(part: HashedColumn) -> Column:
     elif part.form is TextFormat.TEXT:
         text = f.concat(f.char_length(value).cast("string"), f.lit(":"), value)
     elif part.form is TextFormat.OTHER and not isinstance(part.type, t.FractionalType):
-        text = f.when(value.isNotNull(), f.to_json(f.struct(value.alias("v"))))
+        text = f.when(value.isNotNull(), f.to_json(f.struct(value.alias("v")), _TIME_FORMATS))
     else:
         text = value.cast("string")
     return f.coalesce(text, f.lit(chr(NULL)))

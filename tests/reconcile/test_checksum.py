@@ -16,9 +16,11 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from loader.reconcile.comparison import Comparison
 from loader.rows.window import Window
+from loader.sources.checksum import HashedColumn, spark_hash, text_format
 from loader.spec.spec import load_spec
 from loader.sync.pipeline import Pipeline
 from tests.services import Database
@@ -288,3 +290,12 @@ def test_values_that_the_driver_brings_as_others(
     assert ran.code == 0, ran.text
     [found] = [e for e in ran.events if e["event"] == "reconciled"]
     assert (found["status"], found["missed_updates"]) == ("equal", 0)
+
+
+@pytest.mark.parametrize("type_", ["timestamp", "timestamp_ntz"])
+def test_microseconds_in_nested_values_count(spark: SparkSession, type_: str) -> None:
+    values = [f"named_struct('at', array({type_} '2025-01-01 00:00:00.00000{n}'))" for n in (1, 2)]
+    rows = spark.sql(" union all ".join(f"select {value} as value" for value in values))
+    data_type = rows.schema["value"].dataType
+    part = HashedColumn("value", data_type, text_format(data_type))
+    assert rows.select(spark_hash([part])).distinct().count() == 2
