@@ -404,12 +404,12 @@ def _explain_parquet_error(path: str, error: Exception) -> SpecError:
         return SpecError(
             "it has no Parquet files, and neither _delta_log (Delta) nor metadata (Iceberg)",
             where=f"path {path}",
-            remedy="Write the folder that contains the table's files",
+            remedy="Specify the folder that contains the table's files",
         )
     return SpecError(
         f"it cannot be read as Parquet: {sentence(error)}",
         where=f"path {path}",
-        remedy="Write the folder that contains the table's files: Parquet, Delta or Iceberg",
+        remedy="Specify the folder that contains the table's files: Parquet, Delta or Iceberg",
     )
 
 
@@ -421,7 +421,7 @@ def _suggest_remedy(format_: str) -> str:
         )
     return (
         "Write a table as catalog.schema.table, as Spark's catalogs in the profile name it, or "
-        "a path with a slash. A table of a database needs --copy-url"
+        "a path with a slash. `loader audit --copy-url` reads a table of a database"
     )
 
 

@@ -317,7 +317,7 @@ def test_another_kind_of_database_is_read_by_its_driver(
         (("orders", "COPY", "--key", "id", "--ignore", "id"), 2, "it is ignored"),
         (("orders", "COPY", "--ignore", "nothing"), 2, "has no column 'nothing'"),
         (("orders", "raw.nothing", "--profiles-dir", "profiles"), 2, "it cannot be read"),
-        (("orders", "orders"), 2, "A table of a database needs --copy-url"),
+        (("orders", "orders"), 2, "`loader audit --copy-url` reads a table of a database"),
     ],
 )
 def test_a_mistake_is_one_clear_error(

@@ -200,6 +200,11 @@ def _copy(shop: Shop, latin: Database, columns: str, show: Callable[[Row], Seque
             cursor.execute("insert into orders values (%s, %s, %s, %s, %s)", show(row))
 
 
+def _copy_orders(shop: Shop, copy: Database) -> None:
+    columns = "id bigint, note text, amount numeric, paid boolean, updated_at timestamptz"
+    _copy(shop, copy, columns, lambda row: [*row.values()])
+
+
 def test_types_with_another_text_are_compared_by_spark(
     shop: Shop, latin: Database, computed: list[bool]
 ) -> None:
@@ -212,8 +217,7 @@ def test_types_with_another_text_are_compared_by_spark(
 
 
 def test_a_database_without_md5_is_read_by_spark(shop: Shop, latin: Database) -> None:
-    columns = "id bigint, note text, amount numeric, paid boolean, updated_at timestamptz"
-    _copy(shop, latin, columns, lambda row: [*row.values()])
+    _copy_orders(shop, latin)
     latin.execute(
         "alter function pg_catalog.md5(text) rename to other_md5",
         "update orders set note = 'old' where id = 7",
@@ -223,10 +227,9 @@ def test_a_database_without_md5_is_read_by_spark(shop: Shop, latin: Database) ->
 
 
 def test_a_database_that_counts_bytes_is_read_by_spark(shop: Shop, computed: list[bool]) -> None:
-    columns = "id bigint, note text, amount numeric, paid boolean, updated_at timestamptz"
     change = r"update orders set note = E'\xc3\x84rger' where id <= 50"  # Ärger
     with _create(shop, "SQL_ASCII") as copy:
-        _copy(shop, copy, columns, lambda row: [*row.values()])
+        _copy_orders(shop, copy)
         for database in (shop.database, copy):
             database.execute(change)
         found = shop.audit("orders", "--copy-url", _url("postgresql", copy), "--grace", "0")
@@ -235,8 +238,7 @@ def test_a_database_that_counts_bytes_is_read_by_spark(shop: Shop, computed: lis
 
 
 def test_flagged_rows_are_left_out_by_spark(shop: Shop, latin: Database) -> None:
-    columns = "id bigint, note text, amount numeric, paid boolean, updated_at timestamptz"
-    _copy(shop, latin, columns, lambda row: [*row.values()])
+    _copy_orders(shop, latin)
     latin.execute(
         "alter table orders add _fivetran_synced timestamptz, add _fivetran_deleted boolean",
         "update orders set _fivetran_deleted = true where id = 7",
