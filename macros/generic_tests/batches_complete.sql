@@ -19,10 +19,15 @@
 {% endtest %}
 
 
-{% macro _judge_batches(syncs, model_name) -%}
-    {#- Returns the result of _read_fingerprints() and `sql`, the SELECT of the failing batches. -#}
+{% macro _judge_batches(syncs, model_name, only_new=false) -%}
+    {#- Returns the result of _read_fingerprints() and `sql`, the SELECT of the failing batches. With
+        `only_new`, first counts only the batches since the last verdict, and excludes the tables for
+        which this suffices. -#}
     {%- set read = strandline._read_fingerprints(syncs, strandline._ledger_tables(syncs.schema),
         "case when batch is not null then table_name end", model_name) -%}
+    {%- if only_new -%}
+        {%- do read.update({"unproved": strandline._reject_grown(read)}) -%}
+    {%- endif -%}
     {{ return(dict(read, sql=strandline._batches_complete_sql(
         syncs, read, strandline._lost_tables(syncs.schema)))) }}
 {%- endmacro %}
@@ -256,6 +261,95 @@
     where batch is not null
         and table_name in ({{ strandline._literal_list(lost | map(attribute="name")) }})
     {%- endif -%}
+{%- endmacro %}
+
+
+{% macro _reject_grown(read) -%}
+    {#- Returns the unproved tables except those to which the loader has only appended complete
+        batches since the verdict. Their older batches are in the same files as before, and are not
+        counted again, except for every 30th batch. A batch is complete if raw table, ledger and
+        commit contain the same number of rows. If there is any doubt, the table is not excluded. -#}
+    {%- set grown = {} -%}
+    {%- for table in read.unproved if table.verdict.get("recorded")
+        and table.verdict.facts == strandline._facts_digest(table, table.verified_digest)
+        and table.verdict.recorded // 30 == table.recorded // 30 -%}
+        {%- do grown.update({table.name: dict(table, raw={}, ledger={}, commits=[])}) -%}
+    {%- endfor -%}
+    {%- set batches_sql -%}
+        {%- for table in grown.values() %}
+        select *, {{ strandline._literal(table.name) }} as table_name
+        from (
+            {{ strandline._commits_sql(table.relation) }}
+        ) as commits
+        union all
+        select
+            'raw',
+            cast(_cq_batch as string),
+            cast(count(*) as string),
+            cast(max(_cq_generation) as string),
+            cast(count(*) - count(_cq_generation) as string),
+            null,
+            null,
+            {{ strandline._literal(table.name) }}
+        from {{ strandline._pinned(table.relation, table.properties) }} as versions
+        where _cq_batch > {{ table.verdict.recorded }} or _cq_batch < 1 or _cq_batch is null
+        group by _cq_batch
+        union all
+        {%- endfor %}
+        select
+            'ledger',
+            cast(batch as string),
+            cast(sum(rows_appended) as string),
+            cast(max(generation) as string),
+            cast(count(*) as string),
+            null,
+            null,
+            table_name
+        from {{ read.after }} as syncs
+        where batch > case table_name
+            {%- for table in grown.values() %}
+            when {{ strandline._literal(table.name) }} then {{ table.verdict.recorded }}
+            {%- endfor %}
+        end
+        group by table_name, batch
+    {%- endset -%}
+    {%- for row in (run_query(batches_sql) if grown else []) -%}
+        {%- set table = grown[row[7]] -%}
+        {%- if row[0] == "commit" -%}
+            {%- do table.commits.append(row) -%}
+        {%- else -%}
+            {%- do table[row[0]].update({row[1] | int: {"rows": row[2] | int(-1),
+                "generation": row[3] | int, "other": row[4] | int}}) -%}
+        {%- endif -%}
+    {%- endfor -%}
+    {%- set rejected = [] -%}
+    {%- for name, table in grown.items() -%}
+        {%- set commits = strandline._lineage(table, table.verdict.snapshot) -%}
+        {%- set head = table.verdict.recorded + table.raw | length -%}
+        {%- set expected = range(table.verdict.recorded + 1, head + 1) | list -%}
+        {%- set wrong = [] -%}
+        {%- for batch, raw in table.raw.items() -%}
+            {%- set entry = table.ledger.get(batch, {"rows": raw.rows, "generation": raw.generation,
+                "other": 1 if batch == head else 0}) -%}
+            {%- if commits.batches.get(batch) != raw.rows or entry.rows != raw.rows
+                or entry.other != 1 or entry.generation < raw.generation or raw.other -%}
+                {%- do wrong.append(batch) -%}
+            {%- endif -%}
+        {%- endfor -%}
+        {%- if not wrong and not commits.foreign and table.recorded <= head
+            and commits.batches | sort == expected -%}
+            {%- do rejected.append(name) -%}
+        {%- endif -%}
+    {%- endfor -%}
+    {{ return(read.unproved | rejectattr("name", "in", rejected) | list) }}
+{%- endmacro %}
+
+
+{% macro _facts_digest(table, ledger_digest) -%}
+    {#- Returns a digest of the facts that must be unchanged for counting only new batches. -#}
+    {%- set facts = dict(strandline._raw_facts(table), pinned=none, kept=none) -%}
+    {{ return(local_md5(tojson([facts, table.properties.get("strandline.table-id"),
+        table.settings | string, ledger_digest], sort_keys=true))) }}
 {%- endmacro %}
 
 

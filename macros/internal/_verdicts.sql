@@ -1,6 +1,6 @@
 {#- A build of cq_sync_log or cq_state_current checks the raw tables that have changed since the
     last build. It stores the tables that passed in the model's property `strandline.proved`, as
-    {table: fingerprint}. The tests batches_complete and state_consistent check the others. -#}
+    {table: verdict}. The tests batches_complete and state_consistent check the others. -#}
 
 
 {% macro _records(relation, name) -%}
@@ -22,7 +22,9 @@
         the ledger or state table is pinned before and after the raw tables: `before` contains only
         what the raw tables must contain as well, and `after` describes everything in them but their
         newest batch. `table_name` is SQL for the raw table's name in a row of the ledger or state
-        table. If this dbt run has built the tested model, tables that passed are not read again. -#}
+        table. If this dbt run has built the tested model, tables that passed are not read again.
+        For the ledger, each table also has its last `verdict`, `recorded`, which is the newest batch
+        in `before`, and the digests of all its ledger rows and of those that the verdict covers. -#}
     {%- if target.type != "spark" -%}
         {{ return({"tables": tables, "unproved": tables, "before": records, "after": records}) }}
     {%- endif -%}
@@ -44,20 +46,35 @@
     {%- endfor -%}
     {%- set after = strandline._pinned(records, strandline._properties(records)) -%}
     {%- set digests_sql -%}
-        select {{ table_name }}, count(*), cast(sum(cast(digest as decimal(20, 0))) as string)
+        select
+            {{ table_name }},
+            cast(sum(cast(digest as decimal(20, 0))) as string)
+            {%- if model_name == "cq_sync_log" %},
+            cast(sum(case when batch <= case table_name
+                {%- for name, verdict in proved.items() %}
+                when {{ strandline._literal(name) }} then {{ verdict.recorded }}
+                {%- endfor %}
+                when '' then 0
+            end then cast(digest as decimal(20, 0)) end) as string),
+            max(batch)
+            {%- endif %}
         from (select *, xxhash64(*) as digest from {{ before }} as rows_of_records) as digests
         group by 1
     {%- endset -%}
     {%- set digests = {} -%}
     {%- for row in run_query(digests_sql) -%}
-        {%- do digests.update({row[0]: [row[1] | int, row[2]]}) -%}
+        {%- do digests.update({row[0]: row}) -%}
     {%- endfor -%}
     {%- set unproved = [] -%}
     {%- for table in tables -%}
-        {%- do table.update({"fingerprint": local_md5(tojson([
-            table.properties, digests.get(table.name), table.settings | string
-        ], sort_keys=true))}) -%}
-        {%- do unproved.append(table) if proved.get(table.name) != table.fingerprint -%}
+        {%- set row = digests.get(table.name, [none, none, none, none]) -%}
+        {%- do table.update({"verdict": proved.get(table.name, {}), "digest": row[1],
+            "fingerprint": local_md5(tojson([table.properties, row[1], table.settings | string],
+            sort_keys=true))}) -%}
+        {%- if model_name == "cq_sync_log" -%}
+            {%- do table.update({"verified_digest": row[2], "recorded": (row[3] or 0) | int}) -%}
+        {%- endif -%}
+        {%- do unproved.append(table) if table.verdict.get("fingerprint") != table.fingerprint -%}
     {%- endfor -%}
     {{ return({"tables": tables, "unproved": unproved, "before": before, "after": after}) }}
 {%- endmacro %}
@@ -85,9 +102,8 @@
     {%- if not strandline._exists(records) -%}
         {{ return("") }}
     {%- endif -%}
-    {%- set judge = strandline._judge_batches if name == "_cq_syncs"
-        else strandline._judge_states -%}
-    {%- set judged = judge(records, model.name) -%}
+    {%- set judged = strandline._judge_batches(records, model.name, only_new=true)
+        if name == "_cq_syncs" else strandline._judge_states(records, model.name) -%}
     {%- set failing = [] -%}
     {%- if judged.unproved -%}
         {%- for row in run_query("select distinct table_name from (\n" ~ judged.sql
@@ -99,7 +115,12 @@
     {%- set proved = {} -%}
     {%- for table in judged.tables
         if table.name not in pending or table.name not in failing -%}
-        {%- do proved.update({table.name: table.fingerprint}) -%}
+        {%- do proved.update({table.name: {"fingerprint": table.fingerprint}}) -%}
+        {%- if table.recorded -%}
+            {%- do proved[table.name].update({"recorded": table.recorded,
+                "snapshot": table.snapshot,
+                "facts": strandline._facts_digest(table, table.digest)}) -%}
+        {%- endif -%}
     {%- endfor -%}
     {%- set verdicts = tojson(proved, sort_keys=true) -%}
     {{ return(

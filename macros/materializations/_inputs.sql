@@ -203,7 +203,7 @@
         {%- set commit = commits[at.snapshot] -%}
         {%- set at.rewritten = at.rewritten and commit.operation == "replace" -%}
         {%- if commit.operation == "append" and commit.batch
-            and not commit.batch.strip("0123456789") -%}
+            and not commit.batch.strip("0123456789") and commit.batch | int not in batches -%}
             {%- do batches.update({commit.batch | int: (commit.rows or 0) | int}) -%}
         {%- else -%}
             {%- set at.foreign = true -%}

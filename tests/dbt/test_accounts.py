@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from pyspark.sql import SparkSession
 from tests.dbt.batch_cases import GAP
 from tests.dbt.dbtproject import DbtProject
 from tests.dbt.proof_case import OTHERS
-from tests.dbt.provings import COLUMNS, Proving, row
+from tests.dbt.provings import COLUMNS, HIDDEN, Proving, row
 from tests.dbt.rawtables import RawSchema
 
 Found = dict[str, list[tuple[int | None, str]]]
@@ -22,8 +23,13 @@ LEDGER_AND_RAW = "row counts of ledger and raw table differ"
 class Accounts(Proving):
     """A raw table of three batches, each with its ledger row."""
 
-    def __init__(self, project: DbtProject, raw: RawSchema, table: str) -> None:
+    def __init__(
+        self, project: DbtProject, raw: RawSchema, table: str, first_batch: int = 1
+    ) -> None:
         super().__init__(project, raw, table, {})
+        if first_batch > 1:
+            begins_with(self, first_batch)
+            self.batch = first_batch - 1
         for day in (1, 2, 3):
             self.append(row(day, day), row(10 + day, day))
 
@@ -141,6 +147,21 @@ class Books:
         self.project = project
         names = [*FAULTS, "calm", "grown", "compacted", "in_flight", "reloaded"]
         self.tables = {name: Accounts(project, raw, name) for name in names}
+        for name, first_batch in {"overlooked": 1, "thirtieth": 27}.items():
+            self.tables[name] = Accounts(project, raw, name, first_batch)
+
+    def overlook(self, *names: str) -> None:
+        """Makes the verdicts of tables cover their current snapshots."""
+        spark, model = self.project.spark, f"{self.project.schema}.cq_sync_log"
+        show = "show tblproperties {}('{}')"
+        [proved] = spark.sql(show.format(model, "strandline.proved")).collect()
+        verdicts = json.loads(proved.value.replace(HIDDEN, ""))
+        for name in names:
+            table = self.tables[name].name
+            [snapshot] = spark.sql(show.format(table, "current-snapshot-id")).collect()
+            verdicts[name]["snapshot"] = snapshot.value
+        text = HIDDEN.join(json.dumps(verdicts))
+        spark.sql(f"alter table {model} set tblproperties ('strandline.proved' = '{text}')")
 
     def audit(self, command: str = "build", model: str = "cq_sync_log") -> tuple[Found, str]:
         """Returns the failing batches by table, and the SQL that found them."""
@@ -169,6 +190,13 @@ def test_a_fault_is_found_at_once_and_until_it_is_mended(books: Books, raw: RawS
     found, sql = books.audit("test")
     assert (found, [name for name in tables if f"{name}`" in sql]) == ({}, [])
 
+    # a fault that the verdict covers is found when all batches are counted again
+    for name in ("overlooked", "thirtieth"):
+        raw.spark.sql(f"delete from {tables[name].name} where id = 2")
+    books.overlook("overlooked", "thirtieth")
+    for name in ("overlooked", "thirtieth"):
+        tables[name].append(row(4, 4))
+
     for fault, (plant, _) in FAULTS.items():
         plant(tables[fault])
     tables["grown"].append(row(4, 4))
@@ -187,6 +215,7 @@ def test_a_fault_is_found_at_once_and_until_it_is_mended(books: Books, raw: RawS
     begins_with(tables["reloaded"], 4)
     tables["reloaded"].append(row(4, 4))
     expected: Found = {fault: problems for fault, (_, problems) in FAULTS.items()}
+    expected["thirtieth"] = [(None, OTHERS), (28, LEDGER_AND_RAW)]
     found, sql = books.audit()
     assert found == expected
     assert "calm`" not in sql
