@@ -290,6 +290,7 @@
             cast(count(*) - count(_cq_generation) as string),
             null,
             null,
+            null,
             {{ strandline._literal(table.name) }}
         from {{ strandline._pinned(table.relation, table.properties) }} as versions
         where _cq_batch > {{ table.verdict.recorded }} or _cq_batch < 1 or _cq_batch is null
@@ -304,6 +305,7 @@
             cast(count(*) as string),
             null,
             null,
+            null,
             table_name
         from {{ read.after }} as syncs
         where batch > case table_name
@@ -314,7 +316,7 @@
         group by table_name, batch
     {%- endset -%}
     {%- for row in (run_query(batches_sql) if grown else []) -%}
-        {%- set table = grown[row[7]] -%}
+        {%- set table = grown[row[8]] -%}
         {%- if row[0] == "commit" -%}
             {%- do table.commits.append(row) -%}
         {%- else -%}

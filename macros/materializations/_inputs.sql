@@ -237,9 +237,10 @@
 
 
 {% macro _read_batches(table, low) -%}
-    {#- Reads a raw table, its commits and its ledger with one statement. Sets `low`, `head` (the
-        newest batch), `rows` (of the whole table), `commits`, `has_ledger` and `new`, the batches
-        above `low`: {batch: {raw_rows, ledger_rows, entries}}. -#}
+    {#- Reads the later batches of a raw table, its commits and its ledger with one statement. Sets
+        `low`, `head` (the newest batch), `rows` (of the whole table), `commits`, `has_ledger` and
+        `new`, the batches above `low`: {batch: {raw_rows, ledger_rows, entries}}. Also reads batch
+        `low`: if the raw table no longer ends with it or a later batch, reads the whole table. -#}
     {%- do table.update({"low": low, "commits": [], "new": {}}) -%}
     {%- if flags.EMPTY or table.snapshot is none -%}
         {{ return(none) }}
@@ -248,38 +249,31 @@
     {%- set syncs = strandline._own_table(table.relation.schema, "_cq_syncs") -%}
     {%- set has_ledger = table.id and strandline._exists(syncs) -%}
     {%- set batches_sql -%}
-        -- Iceberg computes the first row from its metadata.
-        select
-            'all' as kind,
-            cast(max(_cq_batch) as string) as batch,
-            cast(count(*) as string) as row_count,
-            null as snapshot_id,
-            null as parent_id,
-            null as operation,
-            null as committed_at
-        from {{ pinned }} as versions
+        {{ strandline._commits_sql(table.relation) }}
         union all
-        select 'raw', cast(_cq_batch as string), cast(count(*) as string), null, null, null, null
+        select 'raw', cast(_cq_batch as string), cast(count(*) as string), null, null, null, null,
+            null
         from {{ pinned }} as versions
-        where _cq_batch > {{ low }}
+        where _cq_batch >= {{ low }}
         group by _cq_batch
         {%- if has_ledger %}
         union all
         select 'ledger', cast(batch as string), cast(rows_appended as string), null, null, null,
-            null
+            null, null
         from {{ syncs }} as syncs
         where table_name = {{ strandline._literal(table.relation.identifier) }}
             and batch > {{ [low, table.compacted, table.first - 1] | max }}
         {%- endif %}
-        union all
-        {{ strandline._commits_sql(table.relation) }}
     {%- endset -%}
+    {%- set at = namespace(head=none) -%}
     {%- for row in run_query(batches_sql) -%}
-        {%- if row[0] == "all" -%}
-            {%- do table.update({"head": (row[1] or 0) | int, "rows": row[2] | int}) -%}
-        {%- elif row[0] == "commit" -%}
+        {%- if row[0] == "raw" -%}
+            {%- set at.head = [at.head or 0, row[1] | int] | max -%}
+        {%- endif -%}
+        {%- if row[0] == "commit" -%}
             {%- do table.commits.append(row) -%}
-        {%- else -%}
+            {%- do table.update({"rows": row[7] | int}) if row[3] == table.snapshot -%}
+        {%- elif row[1] | int > low -%}
             {%- set counts = table.new.setdefault(
                 row[1] | int, {"raw_rows": 0, "ledger_rows": none, "entries": 0}) -%}
             {%- if row[0] == "raw" -%}
@@ -291,7 +285,10 @@
             {%- endif -%}
         {%- endif -%}
     {%- endfor -%}
-    {%- do table.update({"has_ledger": has_ledger}) -%}
+    {%- if at.head is none -%}
+        {%- set at.head = strandline._value("select max(_cq_batch) from " ~ pinned) or 0 -%}
+    {%- endif -%}
+    {%- do table.update({"has_ledger": has_ledger, "head": at.head | int}) -%}
 {%- endmacro %}
 
 
@@ -303,6 +300,7 @@
         cast(snapshot_id as string) as snapshot_id,
         cast(parent_id as string) as parent_id,
         operation,
-        cast(unix_micros(committed_at) as string) as committed_at
+        cast(unix_micros(committed_at) as string) as committed_at,
+        summary['total-records'] as total_rows
     from {{ relation }}.snapshots
 {%- endmacro %}
