@@ -1,5 +1,5 @@
 {#- A build of cq_sync_log or cq_state_current checks the raw tables that have changed since the
-    last build. It stores the tables that passed in the model's property `strandline.proved`, as
+    last build. It stores the tables that passed in the model's property `strandline.verdicts`, as
     {table: verdict}. The tests batches_complete and state_consistent check the others. -#}
 
 
@@ -32,7 +32,7 @@
     {%- set model_table = strandline._node_relation(node) if node else none -%}
     {%- set stored = strandline._properties(model_table) if node
         and strandline._exists(model_table) else {} -%}
-    {%- set proved = fromjson(stored.get("strandline.proved", "{}"))
+    {%- set proved = fromjson(stored.get("strandline.verdicts", "{}"))
         if not strandline._prove_all() else {} -%}
     {%- if stored.get("strandline.build") == invocation_id
         and strandline._tested_node(none).get("unique_id") == node.unique_id -%}
@@ -51,7 +51,7 @@
             cast(sum(cast(digest as decimal(20, 0))) as string)
             {%- if model_name == "cq_sync_log" %},
             cast(sum(case when batch <= case table_name
-                {%- for name, verdict in proved.items() %}
+                {%- for name, verdict in proved.items() if verdict.recorded %}
                 when {{ strandline._literal(name) }} then {{ verdict.recorded }}
                 {%- endfor %}
                 when '' then 0
@@ -124,7 +124,7 @@
     {%- endfor -%}
     {%- set verdicts = tojson(proved, sort_keys=true) -%}
     {{ return(
-        "alter table " ~ this ~ " set tblproperties ('strandline.proved' = "
+        "alter table " ~ this ~ " set tblproperties ('strandline.verdicts' = "
         ~ strandline._literal(strandline._encode(verdicts)) ~ ", 'strandline.build' = "
         ~ strandline._literal(invocation_id) ~ ")"
     ) }}

@@ -147,6 +147,7 @@ class Books:
         self.project = project
         names = [*FAULTS, "calm", "grown", "compacted", "in_flight", "reloaded"]
         self.tables = {name: Accounts(project, raw, name) for name in names}
+        Proving(project, raw, "never_synced", {})
         for name, first_batch in {"overlooked": 1, "thirtieth": 27}.items():
             self.tables[name] = Accounts(project, raw, name, first_batch)
 
@@ -154,14 +155,14 @@ class Books:
         """Makes the verdicts of tables cover their current snapshots."""
         spark, model = self.project.spark, f"{self.project.schema}.cq_sync_log"
         show = "show tblproperties {}('{}')"
-        [proved] = spark.sql(show.format(model, "strandline.proved")).collect()
+        [proved] = spark.sql(show.format(model, "strandline.verdicts")).collect()
         verdicts = json.loads(proved.value.replace(HIDDEN, ""))
         for name in names:
             table = self.tables[name].name
             [snapshot] = spark.sql(show.format(table, "current-snapshot-id")).collect()
             verdicts[name]["snapshot"] = snapshot.value
         text = HIDDEN.join(json.dumps(verdicts))
-        spark.sql(f"alter table {model} set tblproperties ('strandline.proved' = '{text}')")
+        spark.sql(f"alter table {model} set tblproperties ('strandline.verdicts' = '{text}')")
 
     def audit(self, command: str = "build", model: str = "cq_sync_log") -> tuple[Found, str]:
         """Returns the failing batches by table, and the SQL that found them."""
