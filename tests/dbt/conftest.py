@@ -23,9 +23,18 @@ def raw(spark: SparkSession, request: pytest.FixtureRequest) -> RawSchema:
 
 @pytest.fixture(scope="module")
 def project(
-    spark: SparkSession, raw: RawSchema, tmp_path_factory: pytest.TempPathFactory
+    spark: SparkSession,
+    raw: RawSchema,
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> DbtProject:
-    """A project for one module that installs the package by ``packages: - local:``."""
+    """A project for one module that installs the package by ``packages: - local:``.
+
+    The module may have `PROJECT_SETTINGS`, more entries for its ``dbt_project.yml``.
+    """
     name = raw.schema.removeprefix("raw_")
     folder: Path = tmp_path_factory.mktemp(name)
-    return DbtProject(spark, folder, schema=f"analytics_{name}", raw_schema=raw.schema)
+    settings = getattr(request.module, "PROJECT_SETTINGS", None)
+    return DbtProject(
+        spark, folder, schema=f"analytics_{name}", raw_schema=raw.schema, settings=settings
+    )

@@ -45,6 +45,7 @@ class Result:
         sql: the compiled statement.
         seconds: how long it took.
         tested: the model, or the source's table, that a generic test is of.
+        stored: the table of a test's failing rows, with `store_failures`.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Result:
     sql: str
     seconds: float
     tested: str
+    stored: str | None
 
 
 class DbtProject:
@@ -164,8 +166,9 @@ class DbtProject:
         return [row.asDict(recursive=True) for row in self.spark.table(name).collect()]
 
     def failing_rows(self, result: Result) -> list[dict[str, Any]]:
-        """Returns the rows of a failing test's statement."""
-        return [row.asDict(recursive=True) for row in self.spark.sql(result.sql).collect()]
+        """Returns the rows of a failing test: as it stored them, or of its statement."""
+        found = self.spark.table(result.stored) if result.stored else self.spark.sql(result.sql)
+        return [row.asDict(recursive=True) for row in found.collect()]
 
     def snapshots(self, table: str) -> list[int]:
         """Returns the Iceberg snapshots of a table in the target schema."""
@@ -230,6 +233,7 @@ def _result(run: Any) -> Result:
         sql=getattr(run.node, "compiled_code", None) or "",
         seconds=run.execution_time,
         tested=_tested(run.node),
+        stored=run.node.relation_name if getattr(run.node, "should_store_failures", 0) else None,
     )
 
 

@@ -14,6 +14,9 @@ from tests.dbt.rawtables import RawSchema
 from tests.dbt.reconciled_cases import CASES as RECONCILED
 from tests.dbt.row_cases import ROW_CASES, SNAPSHOTS, TYPOS
 
+STORED = {"store_failures": True}
+PROJECT_SETTINGS = {"data_tests": {"strandline": {"+store_failures": True}}}
+"""The tests of all tables store what they find: each is a large statement, and runs once."""
 CASES = {**ROW_CASES, **BATCH_CASES}
 OF_ALL_TABLES = ("batches_complete", "inclusive_cursor", "state_consistent")
 """Tests of the ledger and of the state: one judges every raw table."""
@@ -24,52 +27,66 @@ AT_ONCE = "state_at_once"
 
 @pytest.fixture(scope="module")
 def results(project: DbtProject, raw: RawSchema) -> dict[str, Result]:
-    """Runs all cases in one dbt invocation: a test has its case's name."""
-    tables: list[dict[str, Any]] = []
+    """Runs all cases in one dbt invocation: a test has its case's name.
+
+    The tests of all tables read each declared table in the schema of the ledger, so the cases of
+    rows have a schema of their own.
+    """
+    schemas = {"shop": raw, "rows": RawSchema(raw.spark, f"{raw.schema}_of_rows")}
+    tables: dict[str, list[dict[str, Any]]] = {"shop": [], "rows": []}
     states: list[tuple[Any, ...]] = []
-    syncs: list[tuple[Any, ...]] = []
+    syncs: dict[str, list[tuple[Any, ...]]] = {"shop": [], "rows": []}
     for name, case in CASES.items():
-        raw.create(name, COLUMNS)
+        source = "shop" if name in BATCH_CASES else "rows"
+        own = schemas[source]
+        own.create(name, COLUMNS)
         for batch, rows in enumerate(case.batches, start=1):
             if rows is not None:
-                raw.append(name, batch, rows, state=case.commits.get(batch))
+                own.append(name, batch, rows, state=case.commits.get(batch))
         for statement in case.planted:
-            raw.spark.sql(statement.format(table=f"{raw.schema}.{name}"))
+            raw.spark.sql(statement.format(table=f"{own.schema}.{name}"))
         states += raw.state_rows(name, case.states, case.source)
-        syncs += raw.sync_rows(name, case.syncs)
+        syncs[source] += own.sync_rows(name, case.syncs)
         meta = {"meta": {"strandline": {**KEY, **case.meta}}}
         test: dict[str, Any] = {"name": name, "arguments": {**case.arguments}}
         test["config"] = {**case.config}
         tests = [{f"strandline.{case.test}": test}]
         if case.test == "matches_raw":
-            stand_in(raw, name, f"{name}_snapshot")
-            test["arguments"] |= {"raw": f"source('shop', '{name}')", **KEY}
-            tables.append({"name": f"{name}_snapshot", "data_tests": tests})
+            stand_in(own, name, f"{name}_snapshot")
+            test["arguments"] |= {"raw": f"source('rows', '{name}')", **KEY}
+            tables[source].append({"name": f"{name}_snapshot", "data_tests": tests})
         row_tests = tests if case.test not in (*OF_ALL_TABLES, "matches_raw") else []
-        tables.append({"name": name, "config": meta, "data_tests": row_tests})
+        tables[source].append({"name": name, "config": meta, "data_tests": row_tests})
     raw.insert(raw.state_table, states)
-    raw.insert(raw.syncs_table, syncs)
-    raw.create("typos", COLUMNS)
+    for source, own in schemas.items():
+        own.insert(own.syncs_table, syncs[source])
+    schemas["rows"].create("typos", COLUMNS)
     typos = [
         {f"strandline.{test}": {"name": f"typo_{test}", "arguments": dict(arguments)}}
         for test, (arguments, _) in TYPOS.items()
     ]
     misspelt = {"unique_key": ["id"], "cursor_field": "updated"}
-    tables.append(
+    tables["rows"].append(
         {"name": "typos", "config": {"meta": {"strandline": misspelt}}, "data_tests": typos}
     )
-    at_once = {"name": AT_ONCE, "arguments": {"grace_minutes": 0}}
+    at_once = {"name": AT_ONCE, "arguments": {"grace_minutes": 0}, "config": STORED}
     state = {"name": raw.state_table, "data_tests": [{"strandline.state_consistent": at_once}]}
     # a raw table may be declared twice, each time with incidents of its own
-    twice = [{**table, "data_tests": []} for table in tables if table["name"] in DECLARED_TWICE]
+    twice = [
+        {**table, "data_tests": []} for table in tables["shop"] if table["name"] in DECLARED_TWICE
+    ]
     sources = [
-        {"name": name, "schema": raw.schema, "tables": of_it}
-        for name, of_it in (("shop", tables), ("again", twice), ("lake", [state]))
+        {"name": name, "schema": own.schema, "tables": of_it}
+        for name, own, of_it in (
+            ("shop", raw, tables["shop"]),
+            ("rows", schemas["rows"], tables["rows"]),
+            ("again", raw, twice),
+            ("lake", raw, [state]),
+        )
     ]
     project.write("models/sources.yml", {"sources": sources})
-    found = project.run(
-        "build", "--select", "source:shop", "source:lake", "cq_sync_log", "cq_state_current"
-    )
+    nodes = ("source:shop", "source:rows", "source:lake", "cq_sync_log", "cq_state_current")
+    found = project.run("build", "--select", *nodes)
     return {of_all_tables(name): one for name, one in found.items()}
 
 
