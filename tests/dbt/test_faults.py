@@ -170,7 +170,7 @@ def _at_once() -> Iterator[tuple[str, ...]]:
         yield tuple(name for name in names if name)
 
 
-@pytest.mark.parametrize("wrong", _at_once(), ids=" + ".join)
+@pytest.mark.parametrize("wrong", [*_at_once()], ids=" + ".join)
 def test_a_proof_turns_red(healthy: Healthy, wrong: tuple[str, ...]) -> None:
     faults = [FAULTS[name] for name in wrong]
     before = {fault.table: healthy.snapshot(healthy.named(fault.table)) for fault in faults}
