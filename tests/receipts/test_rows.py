@@ -14,7 +14,7 @@ from tests.receipts.keys import Key, create_key
 from tests.services import Database
 from tests.sync.project import Project, Ran
 
-BATCHES = 20
+BATCHES = 10
 COMPACTED = 7
 ADDED, WIDENED = 3, 5
 """The batches with which a column is added and a column is widened."""
@@ -128,7 +128,6 @@ def test_each_change_of_rows_and_receipts_is_found(
     assert ran.code == 0, ran.text
     file = exported / f"{project.schema}.orders.intoto.jsonl"
     assert len(file.read_text().splitlines()) == BATCHES
-    assert _verify(project, exported, keys=[key]).code == 0
     assert _verify(project, exported, "--data", keys=[key]).code == 0
     copied = shutil.copytree(exported, tmp_path / "copied")
     assert _verify(project, exported, copied, keys=[key]).code == 0
@@ -137,33 +136,21 @@ def test_each_change_of_rows_and_receipts_is_found(
     with _flipped_byte(_file(project, 7)):
         [problem] = _problems(_verify(project, keys=[key]))
     assert problem.startswith(f"{table}, batch 7: its rows cannot be read: ")
-    assert _verify(project, keys=[key]).code == 0
 
-    # one value in a valid file
+    # a row that is deleted, rows that are added, one value in a valid file
     head = _snapshot(project)
-    project.spark.sql(f"update {project.schema}.orders set note = 'forged' where note = 'note-07'")
-    [problem] = _problems(_verify(project, keys=[key]))
-    assert problem == f"{table}, batch 7: values in its 3 rows were changed"
+    project.spark.sql(f"delete from {project.schema}.orders where id = 4 and _cq_batch = 2")
+    for batch in ("cast(null as bigint)", "4L", "77L"):
+        _insert(project, batch)
+    project.spark.sql(f"update {project.schema}.orders set note = 'forged' where note = 'note-06'")
+    assert sorted(_problems(_verify(project, keys=[key]))) == [
+        f"{table}, batch 0: its 1 row has no receipt",
+        f"{table}, batch 2: 1 row is missing: it had 3 rows",
+        f"{table}, batch 4: it has 1 row more than its receipt (3 rows)",
+        f"{table}, batch 6: values in its 3 rows were changed",
+        f"{table}, batch 77: its 1 row has no receipt",
+    ]
     _set_snapshot(project, head)
-
-    # rows that are deleted, and rows that are added
-    project.spark.sql(f"delete from {project.schema}.orders where id = 10 and _cq_batch = 5")
-    [problem] = _problems(_verify(project, keys=[key]))
-    assert problem == f"{table}, batch 5: 1 row is missing: it had 3 rows"
-    _set_snapshot(project, head)
-    for batch, text in ((5, "it has 1 row more than its receipt (3 rows)"), (77, "has no receipt")):
-        _insert(project, f"{batch}L")
-        [problem] = _problems(_verify(project, keys=[key]))
-        assert problem.startswith(f"{table}, batch {batch}: ")
-        assert text in problem
-        _set_snapshot(project, head)
-    _insert(project, "cast(null as bigint)")
-    _insert(project, "77L")
-    first, second = _problems(_verify(project, keys=[key]))
-    assert first == f"{table}, batch 0: its 1 row has no receipt"
-    assert second == f"{table}, batch 77: its 1 row has no receipt"
-    _set_snapshot(project, head)
-    assert _verify(project, keys=[key]).code == 0
 
     # a column that is replaced by an empty one, without a new snapshot
     alter = f"alter table {project.schema}.orders"
@@ -173,7 +160,6 @@ def test_each_change_of_rows_and_receipts_is_found(
     assert problem == f"{table}: its column 'note' was dropped or renamed"
     project.spark.sql(f"{alter} drop column note")
     project.spark.sql(f"{alter} rename column old to note")
-    assert _verify(project, keys=[key]).code == 0
 
     # a receipt in the ledger that is rewritten, that is missing, and two that are swapped
     ledger = f"{project.schema}._cq_syncs"
@@ -195,7 +181,6 @@ def test_each_change_of_rows_and_receipts_is_found(
             project.spark.sql(
                 f"update {ledger} set receipt = '{receipts[batch]}' where batch = {batch}"
             )
-    assert _verify(project, keys=[key]).code == 0
 
     # the newest batch is removed by a rollback, together with its receipts in the lake
     [(parent,)] = project.rows(
@@ -203,16 +188,16 @@ def test_each_change_of_rows_and_receipts_is_found(
     )
     _roll_back(project, parent)
     [problem] = _problems(_verify(project, keys=[key]))
-    assert problem == f"{table}, batch 20: its 3 rows are missing"
-    [(newest,)] = project.rows("select receipt from raw._cq_syncs where batch = 19")
-    project.spark.sql(f"delete from {ledger} where batch = 20")
+    assert problem == f"{table}, batch {BATCHES}: its 3 rows are missing"
+    [(newest,)] = project.rows("select receipt from raw._cq_syncs where batch = 9")
+    project.spark.sql(f"delete from {ledger} where batch = {BATCHES}")
     project.spark.sql(
         f"alter table {project.schema}.orders set tblproperties "
         f"('strandline.receipt.{b'shop'.hex()}' = '{newest}')"
     )
     assert _verify(project, keys=[key]).code == 0
     [problem] = _problems(_verify(project, exported, "--data", keys=[key]))
-    assert problem == f"{table}, batch 20: its 3 rows are missing"
+    assert problem == f"{table}, batch {BATCHES}: its 3 rows are missing"
 
 
 def test_rows_with_the_number_of_the_next_batch_are_not_signed(
