@@ -16,7 +16,7 @@ _LATEST = """
     select {columns}
     from (
         select max_by(struct(*), struct(_cq_generation, _cq_batch, _cq_seq)) as newest
-        from raw.people
+        from raw.{table}
         group by id
     )
     where not newest._cq_deleted
@@ -35,8 +35,9 @@ def _set(project: Project, database: Database, columns: Any, **options: Any) -> 
     project.jdbc(database, ["people"], table_options={"people": own}, **options)
 
 
-def _latest(project: Project, *columns: str) -> list[tuple[Any, ...]]:
-    return project.rows(_LATEST.format(columns=", ".join(f"newest.{name}" for name in columns)))
+def _latest(project: Project, *columns: str, table: str = "people") -> list[tuple[Any, ...]]:
+    newest = ", ".join(f"newest.{name}" for name in columns)
+    return project.rows(_LATEST.format(columns=newest, table=table))
 
 
 def _create(database: Database) -> None:
@@ -151,48 +152,58 @@ def test_without_a_key_and_empty_when_the_selection_changes(
     assert project.run().table("shop.people")["status"] == "nothing new"
 
 
-@pytest.mark.parametrize(
-    ("columns", "said"),
-    [
-        (["nam"], "'nam' is not a column"),
-        ({"exclude": ["x_*"]}, "'x_*' matches no column"),
-        ({"exclude": ["id"]}, "the column 'id' cannot be excluded"),
-        ({"exclud": ["ssn"]}, "exclude"),
-        (["-ssn"], "{exclude: [ssn]}"),
-        ({"name": "text"}, "Rename `columns` to `column_types`"),
-    ],
-)
-def test_mistakes(project: Project, postgres_database: Database, columns: Any, said: str) -> None:
+MISTAKES: list[tuple[Any, str, int]] = [
+    (["nam"], "'nam' is not a column", 1),
+    ({"exclude": ["x_*"]}, "'x_*' matches no column", 1),
+    ({"exclude": ["id"]}, "the column 'id' cannot be excluded", 1),
+    ({"exclud": ["ssn"]}, "exclude", 2),
+    (["-ssn"], "{exclude: [ssn]}", 1),
+    ({"name": "text"}, "Rename `columns` to `column_types`", 2),
+]
+"""The option, a part of its error, and the exit code."""
+
+
+def test_mistakes(project: Project, postgres_database: Database) -> None:
     _create(postgres_database)
-    _set(project, postgres_database, columns)
-    ran = project.loader("run")
-    assert ran.code == (2 if said in ("exclude", "Rename `columns` to `column_types`") else 1)
-    [error] = ran.errors
-    assert said in error
-    assert "Traceback" not in ran.text
+    for columns, said, code in MISTAKES:
+        _set(project, postgres_database, columns)
+        ran = project.loader("run")
+        assert ran.code == code, ran.text
+        [error] = ran.errors
+        assert said in error
+        assert "Traceback" not in ran.text
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_any_selection_between_any_writes(
-    project: Project, postgres_database: Database, seed: int
-) -> None:
-    chance, names = random.Random(seed), ["a", "b", "c"]
-    postgres_database.execute(
-        "create table people (id int primary key, at timestamptz default clock_timestamp(), "
-        "a int, b int, c int)"
-    )
+def test_any_selection_between_any_writes(project: Project, postgres_database: Database) -> None:
+    """Three tables, each with writes and selections of its own, are synced together."""
+    tables, names = {f"people_{seed}": random.Random(seed) for seed in range(3)}, ["a", "b", "c"]
+    for table in tables:
+        postgres_database.execute(
+            f"create table {table} (id int primary key, "
+            "at timestamptz default clock_timestamp(), a int, b int, c int)"
+        )
     for step in range(5):
-        for _ in range(chance.randrange(3)):
-            values = [chance.randrange(9) for _ in range(4)]
-            postgres_database.execute(
-                "insert into people (id, a, b, c) values ({}, {}, {}, {}) on conflict (id) "
-                "do update set at = clock_timestamp(), a = excluded.a, b = excluded.b, "
-                "c = excluded.c".format(*values)
-            )
-        chosen = [name for name in names if chance.random() < 0.6]
-        ran = _select(project, postgres_database, chosen or {"exclude": ["a", "b", "c"]})
-        assert ran.code == 0, ran.text
-        if project.lake().exists("people"):
-            listed = ["id", *chosen]
-            source = postgres_database.query(f"select {', '.join(listed)} from people order by id")
-            assert _latest(project, *listed) == [tuple(row) for row in source], (step, chosen)
+        chosen = {}
+        for table, chance in tables.items():
+            for _ in range(chance.randrange(3)):
+                values = [chance.randrange(9) for _ in range(4)]
+                postgres_database.execute(
+                    "insert into {} (id, a, b, c) values ({}, {}, {}, {}) on conflict (id) "
+                    "do update set at = clock_timestamp(), a = excluded.a, b = excluded.b, "
+                    "c = excluded.c".format(table, *values)
+                )
+            chosen[table] = [name for name in names if chance.random() < 0.6]
+        options = {
+            table: {"cursor_field": "at", "columns": own or {"exclude": names}}
+            for table, own in chosen.items()
+        }
+        project.jdbc(postgres_database, [*tables], table_options=options)
+        project.run()
+        for table, own in chosen.items():
+            if project.lake().exists(table):
+                listed = ["id", *own]
+                source = postgres_database.query(
+                    f"select {', '.join(listed)} from {table} order by id"
+                )
+                found = _latest(project, *listed, table=table)
+                assert found == [tuple(row) for row in source], (table, step, own)
