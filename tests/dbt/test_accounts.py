@@ -17,6 +17,9 @@ from tests.dbt.rawtables import RawSchema
 
 Found = dict[str, list[tuple[int | None, str]]]
 TESTS = {"cq_sync_log": "batches_complete", "cq_state_current": "state_consistent"}
+PROJECT_SETTINGS = {"data_tests": {"strandline": {"+store_failures": True}}}
+"""The tests of all tables store what they find: each is a large statement, and runs once."""
+
 LEDGER_AND_RAW = "row counts of ledger and raw table differ"
 
 
@@ -220,7 +223,6 @@ def test_a_fault_is_found_at_once_and_until_it_is_mended(books: Books, raw: RawS
     found, sql = books.audit()
     assert found == expected
     assert "calm`" not in sql
-    assert books.audit("test")[0] == expected
 
     # mended, one after the other; what was in flight has come, or has not
     tables["old_entry_gone"].record(2, 2)
@@ -252,7 +254,6 @@ def test_a_fault_is_found_at_once_and_until_it_is_mended(books: Books, raw: RawS
     del expected["in_flight"]
     expected["written_by_others"] = [(5, LEDGER_AND_RAW)]
     assert books.audit("test")[0] == expected
-    assert books.audit()[0] == expected
 
 
 @pytest.mark.parametrize("model", TESTS)
