@@ -11,7 +11,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,9 +39,11 @@ _MOST_SECONDS = 3600.0
 _MOST_BYTES = 1 << 30  # the largest jar has 70 MB
 _CHUNK_BYTES = 1 << 20
 _REPORT_SECONDS = 5.0
+_OTHER_WAYS = (
+    f"Set {MIRROR_VARIABLE} to a mirror of Maven Central, or put the file into a folder and set "
+    f"{JARS_VARIABLE} to it"
+)
 _ENVIRONMENT = re.compile(r"\$\{env\.(\w+)\}")  # the syntax of Maven's settings.xml
-# The jar folders of Linux distributions. Debian and Fedora name the jars differently.
-_SYSTEM_FOLDERS = (Path("/usr/share/java"), Path("/usr/local/share/java"))
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ class Driver:
     Attributes:
         name: the driver's name in ``loader setup``.
         protocols: the driver's protocols, which follow ``jdbc:`` in a URL.
-        system_names: the jar's file names in Linux distributions, most common first.
+        system_names: the jar's file names in Linux distributions, from which users may link it.
     """
 
     name: str
@@ -257,23 +259,9 @@ def provide_jar(jar: Jar, report: Report) -> Path:
 
 
 def provide_driver(driver: Driver, report: Report) -> str:
-    """Provides a JDBC driver, and returns a message about the result.
-
-    If the driver cannot be fetched, uses the Linux distribution's jar.
-
-    Raises:
-        SpecError: if the driver cannot be fetched, and the distribution has no jar for it.
-    """
+    """Provides a JDBC driver as :func:`provide_jar` does. Returns a message about the result."""
     present = find_jar(driver.jar) is not None
-    try:
-        jar = provide_jar(driver.jar, report)
-    except SpecError:
-        system = next(_find_on_system(driver), None)
-        if system is None or present:
-            raise
-        return (
-            f"{link_jar(system)} from the system, because {driver.jar.file_name} cannot be fetched"
-        )
+    jar = provide_jar(driver.jar, report)
     return f"{jar.name} is installed" if present else f"{jar.name} fetched ({driver.jar.licence})"
 
 
@@ -328,13 +316,6 @@ def _hash_file(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _find_on_system(driver: Driver) -> Iterator[Path]:
-    for folder in _SYSTEM_FOLDERS:
-        for name in driver.system_names:
-            if (folder / name).is_file():
-                yield folder / name
-
-
 def _fetch_jar(jar: Jar, folder: Path, report: Report) -> Path:
     """Fetches a jar. The file appears only after a complete and verified download."""
     target = folder / jar.file_name
@@ -350,7 +331,7 @@ def _fetch_jar(jar: Jar, folder: Path, report: Report) -> Path:
         try:
             digest = _download(jar, partial, report)
             if digest != jar.sha256:
-                raise _mismatch(jar, digest, _without_password(jar.url), _describe_ways_out(jar))
+                raise _mismatch(jar, digest, _without_password(jar.url), _OTHER_WAYS)
             partial.flush()
             os.fsync(partial.fileno())
             path.chmod(0o644)
@@ -394,7 +375,7 @@ def _download(jar: Jar, file: IO[bytes], report: Report) -> str:
         raise SpecError(
             f"{_without_password(jar.url)} cannot be fetched ({reason or type(error).__name__})",
             where=f"jar {jar.file_name}",
-            remedy=_describe_ways_out(jar),
+            remedy=_OTHER_WAYS,
         ) from error
     return digest.hexdigest()
 
@@ -437,13 +418,6 @@ def _mismatch(jar: Jar, digest: str, place: str, remedy: str) -> SpecError:
         f"{place} has the SHA-256 {digest}, expected {jar.sha256}",
         where=f"jar {jar.file_name}",
         remedy=remedy,
-    )
-
-
-def _describe_ways_out(jar: Jar) -> str:
-    return (
-        f"Set {MIRROR_VARIABLE} to a mirror of Maven Central, or put the file into a folder and "
-        f"set {JARS_VARIABLE} to it"
     )
 
 

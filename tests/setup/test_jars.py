@@ -46,7 +46,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv(jars.CACHE_VARIABLE, raising=False)
     monkeypatch.delenv(JARS_VARIABLE, raising=False)
     monkeypatch.setenv(MIRROR_VARIABLE, _UNREACHABLE)
-    monkeypatch.setattr(jars, "_SYSTEM_FOLDERS", (tmp_path / "system",))
     return tmp_path / "home" / ".cache" / "strandline" / "jars"
 
 
@@ -148,15 +147,11 @@ def test_the_mirror_of_mavens_settings_is_used(
     assert jars.provide_jar(JAR, _silent) == cache / JAR.file_name
 
 
-def test_a_jar_of_the_system_serves_only_where_none_can_be_fetched(
+def test_a_jar_of_the_system_is_not_used_beside_the_pinned_one(
     mirror: tuple[str, Path], cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "system").mkdir()
-    (tmp_path / "system" / "postgresql.jar").write_bytes(b"the system's")
-    done = jars.provide_driver(DRIVER, _silent)
-    assert done == (
-        f"postgresql.jar linked from the system, because {JAR.file_name} cannot be fetched"
-    )
+    (tmp_path / "postgresql.jar").write_bytes(b"the system's")
+    assert jars.link_jar(tmp_path / "postgresql.jar") == "postgresql.jar linked"
     assert jars.find_drivers() == [cache / "postgresql.jar"]
     address, file = mirror
     file.write_bytes(CONTENT)
@@ -186,9 +181,6 @@ def test_a_folder_that_cannot_be_written_is_one_error(
         jars.provide_jar(JAR, _silent)
     with pytest.raises(SpecError, match=r"jar oracle.jar: cannot write"):
         jars.link_jar(tmp_path / "oracle.jar")
-    (tmp_path / "system").mkdir()
-    (tmp_path / "system" / "postgresql.jar").touch()
-    monkeypatch.setenv(MIRROR_VARIABLE, _UNREACHABLE)
     setup.provide_jars({"spark.jars": "iceberg-spark-runtime.jar"}, ["jdbc:postgresql:x"], _silent)
 
 
