@@ -110,7 +110,7 @@ def main(folder: Path) -> None:
     (folder / "drop" / "events").mkdir(parents=True)
     (folder / "drop" / "events" / "one.csv").write_text("id,name\n1,first\n2,second\n")
     conf = {**_CONF, "spark.sql.catalog.lake.warehouse": str(folder / "warehouse")}
-    spark = session(Profile("strandline", "embedded", "session", "analytics", conf, folder))
+    spark = session(Profile("strandline", "embedded", "analytics", conf, folder))
     gateway: Any = spark.sparkContext._gateway
     class_path = str(gateway.jvm.java.lang.System.getProperty("java.class.path"))
     info = {"group": gateway.proc.pid, "class_path": class_path.split(os.pathsep)}

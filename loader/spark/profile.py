@@ -42,7 +42,6 @@ class Profile:
 
     Attributes:
         name, target: the names in profiles.yml.
-        method: dbt's connection method; always `session`.
         schema: dbt's default schema.
         conf: Spark's settings (`server_side_parameters` in the target).
         secrets: the keys of `conf` whose values contain secrets.
@@ -50,7 +49,6 @@ class Profile:
 
     name: str
     target: str
-    method: str
     schema: str
     conf: dict[str, str] = field(repr=False)
     path: Path
@@ -96,10 +94,10 @@ def load_profile(
     if redactor is not None:
         _register(rendered, env, redactor)
     conf = _conf(rendered.get("server_side_parameters"), where, folder)
+    _refuse_other_methods(rendered, where)
     return Profile(
         name=name,
         target=target,
-        method=_session(rendered, where),
         schema=_schema(rendered, where),
         conf=conf,
         path=path,
@@ -264,13 +262,12 @@ def _render(raw: Mapping[str, Any], where: str, env: Mapping[str, str]) -> dict[
     return result
 
 
-def _session(rendered: Mapping[str, Any], where: str) -> str:
+def _refuse_other_methods(rendered: Mapping[str, Any], where: str) -> None:
     for key, wanted in (("type", "spark"), ("method", "session")):
         if rendered.get(key) != wanted:
             given = rendered.get(key)
             what = f"is {given!r}" if given is not None else "is missing"
             raise SpecError(f"`{key}` {what}", where=where, remedy=_SESSION)
-    return "session"
 
 
 def _schema(rendered: Mapping[str, Any], where: str) -> str:

@@ -43,7 +43,7 @@ from loader.spark.profile import Profile
 from loader.spark.session import session
 conf = {"spark.master": "local[1]", "spark.ui.enabled": "false"}
 conf["spark.driver.extraJavaOptions"] = f"-Dours.is=kept -Xlog:class+load:file={sys.argv[1]}"
-spark = session(Profile("p", "t", "session", "s", conf, Path("profiles.yml")))
+spark = session(Profile("p", "t", "s", conf, Path("profiles.yml")))
 print("kept", spark._jvm.System.getProperty("ours.is"))
 """
 

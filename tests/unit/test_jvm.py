@@ -159,7 +159,7 @@ from loader.spark.session import session
 def ours(*_): ...
 signal.signal(signal.SIGINT, ours)
 conf = {"spark.master": "local[1]", "spark.ui.enabled": "false"}
-session(Profile("p", "t", "session", "s", conf, Path("profiles.yml")))
+session(Profile("p", "t", "s", conf, Path("profiles.yml")))
 print(signal.getsignal(signal.SIGINT) is ours)
 """
 

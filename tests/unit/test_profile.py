@@ -87,7 +87,6 @@ def test_a_target_is_rendered_and_stringified(folder: Path) -> None:
     assert profile == Profile(
         name="strandline",
         target="embedded",
-        method="session",
         schema="analytics",
         conf={
             "spark.master": "local[*]",
@@ -445,7 +444,7 @@ def test_a_project_that_was_moved_does_not_begin_a_warehouse_at_its_old_place(
     for place, refused in ((old / "warehouse", True), (new / "warehouse", False)):
         new.mkdir(exist_ok=True)
         conf = {"spark.sql.catalog.lake.warehouse": str(place)}
-        profile = Profile("p", "t", "session", "s", conf, new / "profiles.yml")
+        profile = Profile("p", "t", "s", conf, new / "profiles.yml")
         if not refused:
             refuse_moved_project(profile, new)
             continue
@@ -458,7 +457,7 @@ def test_a_project_that_was_moved_does_not_begin_a_warehouse_at_its_old_place(
 def test_a_variable_that_nothing_reads_but_resembles_one_of_the_profile(tmp_path: Path) -> None:
     profiles = tmp_path / "profiles.yml"
     profiles.write_text("x: \"{{ env_var('STRANDLINE_S3_PATH_STYLE', '') }}\"\n")
-    profile = Profile("strandline", "cluster", "session", "analytics", {}, profiles)
+    profile = Profile("strandline", "cluster", "analytics", {}, profiles)
     wrong = {"STRANDLINE_S3_PATH_STILE": "true", "STRANDLINE_CACHE": "/tmp", "PATH": "/bin"}
     assert find_misspelt_variables(profile, "", wrong) == {
         "STRANDLINE_S3_PATH_STILE": "STRANDLINE_S3_PATH_STYLE"
