@@ -12,45 +12,23 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from loader.duration import Lookback
 from loader.error_report import did_you_mean, one_error
 from loader.errors import SpecError
 from loader.names import in_the_lake
 from loader.spec.document import Document, read_documents
 from loader.spec.expansion import Expansion, Plugin, list_names
-from loader.spec.options import TableOptions
 from loader.spec.plugins import (
     SCHEME,
-    BackendOptions,
     DestinationSpec,
     LakeDestination,
     LakeOptions,
     PluggedDestination,
     SourceSpec,
     StateDestination,
-    StateStoreOptions,
     state_backends,
 )
 from loader.spec.redaction import Redactor, is_secret_key, url_secrets
-from loader.spec.validation import OptionError, validate_options, validation_errors
-
-__all__ = [
-    "BackendOptions",
-    "DestinationSpec",
-    "LakeDestination",
-    "LakeOptions",
-    "Lookback",
-    "OptionError",
-    "PluggedDestination",
-    "SourceSpec",
-    "Spec",
-    "StateDestination",
-    "StateStoreOptions",
-    "TableOptions",
-    "build_spec",
-    "load_spec",
-    "validate_options",
-]
+from loader.spec.validation import validation_errors
 
 _KINDS = ("source", "destination")
 _STATE_PATHS = ("sqlite", "postgresql", "redis")

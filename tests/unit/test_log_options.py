@@ -14,7 +14,7 @@ from loader.sources.file.options import FileOptions
 from loader.sources.jdbc.options import JdbcOptions
 from loader.spark.error_translation import DatabaseError
 from loader.spec.redaction import Redactor
-from loader.spec.spec import validate_options
+from loader.spec.validation import validate_options
 
 POSTGRES = "jdbc:postgresql://db.local:5433/shop%20one?sslmode=require&currentSchema=a&password=p"
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
 from loader.errors import SpecError
+from loader.spec.options import TableOptions
 from loader.spec.redaction import Redactor
-from loader.spec.spec import TableOptions, validate_options
+from loader.spec.validation import validate_options
 
 WHERE = "loader.yml, document 1 (source shop), spec.spec"
 

@@ -16,7 +16,7 @@ from loader.sources.file.options import FileOptions
 from loader.sources.jdbc.options import JdbcOptions
 from loader.spec.options import ReconcileOptions
 from loader.spec.redaction import Redactor
-from loader.spec.spec import validate_options
+from loader.spec.validation import validate_options
 
 DAY = 86_400.0
 

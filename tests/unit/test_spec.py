@@ -10,14 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from loader.duration import Lookback
 from loader.errors import SpecError
+from loader.spec.options import TableOptions
+from loader.spec.plugins import LakeOptions, StateStoreOptions
 from loader.spec.redaction import redact_foreign
-from loader.spec.spec import (
-    LakeOptions,
-    Spec,
-    StateStoreOptions,
-    TableOptions,
-    load_spec,
-)
+from loader.spec.spec import Spec, load_spec
 
 LAKE = """
 ---
