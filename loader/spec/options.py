@@ -126,6 +126,13 @@ Mask = Annotated[
 
 Name = Annotated[str, StringConstraints(min_length=1)]
 Names = Annotated[tuple[Name, ...], Field(min_length=1)]
+_NameOrNames = Annotated[
+    Names,
+    BeforeValidator(
+        lambda value: (value,) if isinstance(value, str) else value,
+        json_schema_input_type=Name | Names,
+    ),
+]
 DURATION_SCHEMA: dict[str, Any] = {
     "pattern": DURATION_PATTERN,
     "patternErrorMessage": "Use a duration such as '30 seconds', '10 minutes' or '2 days'",
@@ -190,15 +197,8 @@ class ColumnSelection(Strict):
         exclude: names or wildcards of the columns to exclude, even if `include` matches them.
     """
 
-    include: Names | None = None
-    exclude: Names | None = None
-
-    @field_validator(
-        "include", "exclude", mode="before", json_schema_input_type=Name | Names | None
-    )
-    @classmethod
-    def _single_name(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str) else value
+    include: _NameOrNames | None = None
+    exclude: _NameOrNames | None = None
 
     def selects(self, name: str) -> bool:
         """Returns whether a column is selected by `include` and not excluded by `exclude`."""
@@ -318,8 +318,8 @@ class TableOptions(Strict):
     """
 
     sync_mode: Literal["incremental", "full_refresh"] = "incremental"
-    cursor_field: tuple[Name, ...] | None = Field(default=None, min_length=1)
-    primary_key: tuple[Name, ...] | None = Field(default=None, min_length=1)
+    cursor_field: Annotated[_NameOrNames, AfterValidator(unique)] | None = None
+    primary_key: Annotated[_NameOrNames, AfterValidator(unique)] | None = None
     initial_cursor: str | None = None
     lookback: Lookback | None = None
     null_cursor: Literal["include", "exclude", "fail"] = "include"
@@ -356,21 +356,6 @@ class TableOptions(Strict):
                 "{exclude: [names]}",
             )
         return value if isinstance(value, Mapping) or value is None else {"include": value}
-
-    @field_validator(
-        "cursor_field",
-        "primary_key",
-        mode="before",
-        json_schema_input_type=Name | Names | None,
-    )
-    @classmethod
-    def _single_column(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str) else value
-
-    @field_validator("cursor_field", "primary_key")
-    @classmethod
-    def _no_column_twice(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        return None if value is None else unique(value)
 
     def choose_cursor(self, columns: Collection[str]) -> str | None:
         """Returns the cursor field of a table with these columns; None if the table has none.

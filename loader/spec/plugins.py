@@ -48,6 +48,13 @@ def _check_folder_name(value: str) -> str:
     return value
 
 
+def _empty_if_null(value: Any) -> Any:
+    return {} if value is None else value
+
+
+_Options = Annotated[
+    dict[str, Any], BeforeValidator(_empty_if_null, json_schema_input_type=dict[str, Any] | None)
+]
 FolderName = Annotated[Name, AfterValidator(_check_folder_name)]
 
 _STATE = "_cq_state"
@@ -139,12 +146,15 @@ class SourceSpec(_Plugin):
     skip_tables: tuple[Name, ...] = ()
     destinations: Names
     schema_: FolderName | None = Field(default=None, alias="schema")
-    backend_options: BackendOptions = Field(default_factory=BackendOptions)
+    backend_options: Annotated[
+        BackendOptions,
+        BeforeValidator(_empty_if_null, json_schema_input_type=BackendOptions | None),
+    ] = Field(default_factory=BackendOptions)
     backend: Literal["local"] | None = None
     backend_spec: BackendSpec | None = None
     concurrency: int | None = Field(default=None, ge=1)
     mask_key: SecretStr | None = None
-    spec: dict[str, Any] = Field(default_factory=dict)
+    spec: _Options = Field(default_factory=dict)
 
     _unique_names = field_validator("tables", "skip_tables", "destinations", "formerly")(unique)
 
@@ -168,16 +178,6 @@ class SourceSpec(_Plugin):
                 "file here: ${STRANDLINE_MASK_KEY} or ${file:/run/secrets/mask_key}",
             )
         return value
-
-    @field_validator("spec", mode="before", json_schema_input_type=dict[str, Any] | None)
-    @classmethod
-    def _empty(cls, value: Any) -> Any:
-        return {} if value is None else value
-
-    @field_validator("backend_options", mode="before", json_schema_input_type=BackendOptions | None)
-    @classmethod
-    def _default_backend(cls, value: Any) -> Any:
-        return {} if value is None else value
 
     @field_validator(
         "backend", mode="before", json_schema_input_type=Literal["local", "none"] | None
@@ -337,12 +337,9 @@ class LakeDestination(DestinationSpec):
     """A destination for tables."""
 
     path: Literal["spark"]
-    spec: LakeOptions = Field(default_factory=LakeOptions)
-
-    @field_validator("spec", mode="before")
-    @classmethod
-    def _empty(cls, value: Any) -> Any:
-        return {} if value is None else value
+    spec: Annotated[LakeOptions, BeforeValidator(_empty_if_null)] = Field(
+        default_factory=LakeOptions
+    )
 
 
 class StateDestination(DestinationSpec):
@@ -355,12 +352,7 @@ class StateDestination(DestinationSpec):
 class PluggedDestination(DestinationSpec):
     """A destination for state only, with a backend from another package."""
 
-    spec: dict[str, Any] = Field(default_factory=dict)
-
-    @field_validator("spec", mode="before", json_schema_input_type=dict[str, Any] | None)
-    @classmethod
-    def _empty(cls, value: Any) -> Any:
-        return {} if value is None else value
+    spec: _Options = Field(default_factory=dict)
 
     def options(self, model: type[Model]) -> Model:
         """Returns the backend's options. Raises a SpecError that lists all invalid keys."""
