@@ -33,7 +33,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from loader.rows.cursor import Cursor, CursorType
@@ -71,15 +71,18 @@ class OpenTransactions:
 
     Attributes:
         clock: the database's clock before the other attributes were read.
-        base: the start of the oldest running statement; `clock` if no statement is running.
+        base: the start of the oldest running statement that may write to the table; `clock` if no
+            statement is running.
         writers: the transactions that changed rows before `clock` and may commit later.
         blind: why open transactions are hidden, as shown in messages; empty if they are visible.
+        running: like `base`, but for statements that may write to any table.
     """
 
-    clock: dt.datetime
-    base: dt.datetime
+    clock: dt.datetime = _PAST
+    base: dt.datetime = _PAST
     writers: tuple[Writer, ...] = ()
     blind: str = ""
+    running: dt.datetime = _PAST
 
     def to_open_work(self, before: OpenWork | None, until: dt.datetime) -> OpenWork:
         """Returns the checkpoint for the next sync.
@@ -187,7 +190,7 @@ class TransactionWatcher:
         self._text = text
         self._reading = threading.Lock()
         self._read_at = -_KEPT_SECONDS
-        self._seen: _OpenTransactions | None = None
+        self._seen: OpenTransactions | None = None
         self._blind: str | None = None
 
     def read_activity(self, connection: Connection, catalog: str, table: str) -> OpenTransactions:
@@ -202,7 +205,7 @@ class TransactionWatcher:
                 self._seen = self._read(connection)
             activity = self._seen
         if activity.blind:
-            return OpenTransactions(_PAST, _PAST, blind=activity.blind)
+            return activity
         rows = connection.rows(
             "select engine from information_schema.tables "
             f"where table_schema = {self._text(catalog)} and table_name = {self._text(table)}"
@@ -210,43 +213,23 @@ class TransactionWatcher:
         engine = (rows[0][0] or "") if rows else ""
         if engine.lower() not in _SHOWN:
             why = f"the storage engine {engine or '?'} does not show open transactions"
-            return OpenTransactions(_PAST, _PAST, blind=why)
-        base = activity.writing if engine.lower() == "innodb" else activity.running
-        return OpenTransactions(activity.clock, base, activity.writers)
+            return OpenTransactions(blind=why)
+        is_innodb = engine.lower() == "innodb"
+        return activity if is_innodb else replace(activity, base=activity.running)
 
-    def _read(self, connection: Connection) -> _OpenTransactions:
+    def _read(self, connection: Connection) -> OpenTransactions:
+        """Reads the transactions that may write to an InnoDB table."""
         try:
             if self._blind is None:
                 self._blind = _explain_blindness(connection)
-            return (
-                _OpenTransactions(blind=self._blind)
-                if self._blind
-                else _read_open_transactions(connection)
-            )
+            if self._blind:
+                return OpenTransactions(blind=self._blind)
+            return _read_open_transactions(connection)
         except ConnectionRefusedByServer as error:
+            why = "this server does not show open transactions"
             if "PROCESS" in str(error):
-                return _OpenTransactions(
-                    blind="this account cannot see open transactions (grant it PROCESS)"
-                )
-            return _OpenTransactions(blind="this server does not show open transactions")
-
-
-@dataclass(frozen=True)
-class _OpenTransactions:
-    """The open transactions of a server. Times are in UTC.
-
-    Attributes:
-        running: the start of the oldest running statement; `clock` if there is none.
-        writing: the start of the oldest statement that may write to InnoDB; `clock` if there is
-            none.
-        clock, writers, blind: see :class:`OpenTransactions`.
-    """
-
-    clock: dt.datetime = _PAST
-    running: dt.datetime = _PAST
-    writing: dt.datetime = _PAST
-    writers: tuple[Writer, ...] = ()
-    blind: str = ""
+                why = "this account cannot see open transactions (grant it PROCESS)"
+            return OpenTransactions(blind=why)
 
 
 def _explain_blindness(connection: Connection) -> str:
@@ -274,7 +257,7 @@ def _is_replica(connection: Connection) -> bool:
     return False
 
 
-def _read_open_transactions(connection: Connection) -> _OpenTransactions:
+def _read_open_transactions(connection: Connection) -> OpenTransactions:
     [(clock_text, version)] = connection.rows("select cast(utc_timestamp(6) as char), version()")
     clock = _parse_moment(clock_text)
     # MySQL reports a statement's age in whole seconds, so two seconds are added.
@@ -293,7 +276,7 @@ def _read_open_transactions(connection: Connection) -> _OpenTransactions:
         """
     )
     if any(applies == "1" for _, applies, _ in statements):
-        return _OpenTransactions(blind=_REPLICA)
+        return OpenTransactions(blind=_REPLICA)
     with closing(_Copies(connection)) as copies:
         readers, writers = copies.read_next()
         for _ in range(_READS - 1):
@@ -302,15 +285,15 @@ def _read_open_transactions(connection: Connection) -> _OpenTransactions:
             _, again = copies.read_next()
             writers = {trx: writer for trx, writer in writers.items() if trx in again}
     if copies.stale:
-        return _OpenTransactions(
+        return OpenTransactions(
             blind="information_schema.innodb_trx does not show the current transactions"
         )
     began = [(session, _parse_moment(at)) for session, _, at in statements if at is not None]
-    return _OpenTransactions(
+    return OpenTransactions(
         clock,
-        running=min([clock, *(at for _, at in began)]),
-        writing=min([clock, *(at for session, at in began if session not in readers)]),
+        base=min([clock, *(at for session, at in began if session not in readers)]),
         writers=tuple(writers.values()),
+        running=min([clock, *(at for _, at in began)]),
     )
 
 
