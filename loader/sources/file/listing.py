@@ -280,23 +280,15 @@ def build_mark(
     return seen.to_mark()
 
 
-@dataclass(frozen=True)
-class ReadOrder:
-    """The order of rows by their file's modification time and path, then by position in the file.
+def number_rows(rows: DataFrame, files: DataFrame) -> DataFrame:
+    """Adds a row's number (SEQUENCE), by its file's time and path, then by position in the file.
 
     Spark assigns files to partitions by size, so it does not read the rows in this order. The rows
     are numbered instead of sorted, because sorting would read them twice and shuffle them.
 
-    Attributes:
-        places: for each file, PATH and the number of its first block.
-        number: computes a row's number from `_cq_block`, `_cq_line` and the columns of `places`.
+    Args:
+        rows: rows with the columns PATH, `_cq_block` and `_cq_line`.
     """
-
-    places: DataFrame
-    number: Column
-
-
-def order_rows(files: DataFrame) -> ReadOrder:
     session: Any = files.sparkSession
     conf = session._jsparkSession.sessionState().conf()
     # Spark splits files into blocks of at least this size.
@@ -306,9 +298,8 @@ def order_rows(files: DataFrame) -> ReadOrder:
     first = f.coalesce(f.sum(blocks).over(before), f.lit(0))
     place = f.col("_cq_first") + f.expr(f"_cq_block div {block}")
     line = f.col("_cq_line").bitwiseAND(f.lit(_LINES - 1))
-    return ReadOrder(
-        files.select(PATH, first.alias("_cq_first")), (place * _LINES + line).alias(SEQUENCE)
-    )
+    first_blocks = files.select(PATH, first.alias("_cq_first"))
+    return rows.join(f.broadcast(first_blocks), PATH).withColumn(SEQUENCE, place * _LINES + line)
 
 
 def _literal(cursor: Cursor) -> Column:

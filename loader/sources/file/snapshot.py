@@ -9,7 +9,7 @@ from pyspark.sql import functions as f
 
 from loader.rows.cursor import Cursor, CursorType, choose_later, read_clock
 from loader.rows.literal import cursor_literal
-from loader.rows.version_order import quote_name
+from loader.rows.version_order import SEQUENCE, quote_name
 from loader.sources.file import listing as list_of
 from loader.sources.file.json_precision import check_numbers
 from loader.sources.file.lines import add_line_checks, check_line_lengths
@@ -19,7 +19,7 @@ from loader.sources.file.listing import (
     find_loaded_files,
     find_moved_in,
     has_read_boundary,
-    order_rows,
+    number_rows,
 )
 from loader.sources.file.rows import read_rows
 from loader.sources.interface import Bounds, Snapshot, SourceTable, Window, parse_bound
@@ -122,9 +122,8 @@ class FileSnapshot(Snapshot):
         check_numbers(spark, table, chosen)
         rows = read_rows(spark, table, chosen)
         rows = rows if by_time else rows.where(_is_in_window(table, window, end))
-        order = order_rows(files if chosen is None else files.where(chosen))
-        rows = rows.join(f.broadcast(order.places), PATH)
-        return add_line_checks(rows.select(*names, order.number), spark, native, chosen)
+        rows = number_rows(rows, files if chosen is None else files.where(chosen))
+        return add_line_checks(rows.select(*names, SEQUENCE), spark, native, chosen)
 
 
 def _is_in_window(table: SourceTable, window: Window, end: Cursor | None) -> Column:
