@@ -51,20 +51,15 @@ class CursorType(str, Enum):
     @classmethod
     def of(cls, data_type: DataType) -> CursorType | None:
         """Returns the cursor type for a Spark type, or None if the type is unsuitable."""
-        name = data_type.typeName()
-        if name == "decimal":
-            return cls.DECIMAL
-        return _SPARK_TYPES.get(name)
+        return _SPARK_TYPES.get(data_type.typeName())
 
 
 _SPARK_TYPES = {
     "byte": CursorType.INTEGER,
-    "tinyint": CursorType.INTEGER,
     "short": CursorType.INTEGER,
-    "smallint": CursorType.INTEGER,
     "integer": CursorType.INTEGER,
     "long": CursorType.INTEGER,
-    "bigint": CursorType.INTEGER,
+    "decimal": CursorType.DECIMAL,
     "float": CursorType.DOUBLE,
     "double": CursorType.DOUBLE,
     "date": CursorType.DATE,

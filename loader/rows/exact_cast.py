@@ -10,18 +10,12 @@ from loader.rows.mask_values import REDACTED
 from loader.spec.options import DECIMAL
 
 _TYPES: dict[str, t.DataType] = {
-    "string": t.StringType(),
-    "tinyint": t.ByteType(),
-    "smallint": t.ShortType(),
-    "int": t.IntegerType(),
-    "bigint": t.LongType(),
-    "float": t.FloatType(),
-    "double": t.DoubleType(),
-    "boolean": t.BooleanType(),
-    "date": t.DateType(),
-    "timestamp": t.TimestampType(),
-    "timestamp_ntz": t.TimestampNTZType(),
-    "binary": t.BinaryType(),
+    kind.simpleString(): kind
+    for kind in (
+        *(t.StringType(), t.ByteType(), t.ShortType(), t.IntegerType(), t.LongType()),
+        *(t.FloatType(), t.DoubleType(), t.BooleanType(), t.BinaryType()),
+        *(t.DateType(), t.TimestampType(), t.TimestampNTZType()),
+    )
 }
 _NUMBER = r"^[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?$"
 _SPECIAL_NUMBER = r"^([+-]?(Infinity|inf)|NaN)$"
@@ -55,11 +49,11 @@ def cast_exactly(text: Column, target: t.DataType, name: str, hides_value: bool 
         if isinstance(target, t.IntegralType):  # Spark cannot cast exponents to integers
             value = trimmed.cast(t.DecimalType(38, 0)).cast("string").cast(target)
         is_exact = trimmed.rlike(_NUMBER) & (
-            _extract_digits(trimmed) == _extract_digits(value.cast("string"))
+            extract_digits(trimmed) == extract_digits(value.cast("string"))
         )
     elif isinstance(target, (t.FloatType, t.DoubleType)):
         number = trimmed.rlike(_NUMBER) & (
-            _extract_digits(trimmed) == _extract_digits(value.cast("string"))
+            extract_digits(trimmed) == extract_digits(value.cast("string"))
         )
         is_exact = number | trimmed.rlike(_SPECIAL_NUMBER)
     elif isinstance(target, t.DateType):
@@ -102,6 +96,7 @@ def cast_to_text(column: Column, kind: t.DataType, name: str) -> Column:
     return f.when(column.isNotNull() & ~is_utf8, refusal.cast("string")).otherwise(text)
 
 
-def _extract_digits(number: Column) -> Column:
+def extract_digits(number: Column) -> Column:
+    """Returns a number's digits without leading and trailing zeros, sign, point and exponent."""
     digits = f.regexp_replace(number, r"[eE].*|[-+.]", "")
     return f.regexp_replace(digits, r"^0+|0+$", "")

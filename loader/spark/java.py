@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -52,7 +52,7 @@ def choose_java(line: SparkLine) -> Java:
     on_path = shutil.which("java")
     machine_java = _read_version(Path(on_path)) if on_path else None
     if machine_java is not None and machine_java.version in line.java:
-        return _with_reason(machine_java, f"the machine's, version {machine_java.version}")
+        return replace(machine_java, reason=f"the machine's, version {machine_java.version}")
     bundled = _find_bundled()
     note = (
         f", as Spark {line.version} does not run on the machine's {machine_java.version}"
@@ -60,7 +60,7 @@ def choose_java(line: SparkLine) -> Java:
         else ""
     )
     if bundled is not None and bundled.version in line.java:
-        return _with_reason(bundled, f"the bundled JDK, version {bundled.version}{note}")
+        return replace(bundled, reason=f"the bundled JDK, version {bundled.version}{note}")
     raise SpecError(
         f"Spark {line.version} needs {line.describe_java()}; this machine has "
         + (f"version {machine_java.version}" if machine_java else "none"),
@@ -72,7 +72,7 @@ def choose_java(line: SparkLine) -> Java:
 def _read_configured(java_home: str, line: SparkLine) -> Java:
     java = _read_version(Path(java_home, "bin", "java"))
     if java is not None and java.version in line.java:
-        return _with_reason(java, f"JAVA_HOME, version {java.version}")
+        return replace(java, reason=f"JAVA_HOME, version {java.version}")
     what = "which has no working Java" if java is None else f"which is Java {java.version}"
     raise SpecError(
         f"JAVA_HOME points to {java_home}, {what}; Spark {line.version} needs "
@@ -87,10 +87,6 @@ def _find_bundled() -> Java | None:
     if spec is None or not spec.origin:
         return None
     return _read_version(Path(spec.origin).parent / "java-runtime" / "bin" / "java")
-
-
-def _with_reason(java: Java, reason: str) -> Java:
-    return Java(java.home, java.version, java.build, reason)
 
 
 def _read_version(program: Path) -> Java | None:

@@ -19,6 +19,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from loader.errors import TableError
+from loader.rows.exact_cast import extract_digits
 from loader.rows.mask_values import REDACTED
 from loader.sources.file.lines import read_lines
 from loader.sources.file.listing import MODIFIED, PATH
@@ -126,17 +127,13 @@ def _suspect(read: DataFrame, leaves: Sequence[tuple[str, t.DataType]], doubles:
     odd = f.exists(
         f.regexp_extract_all(left, f.lit(_NUMBER), f.lit(1)),
         lambda number: (
-            number.rlike(_LONG) & (_digits(number) != _digits(number.cast("double").cast("string")))
+            number.rlike(_LONG)
+            & (extract_digits(number) != extract_digits(number.cast("double").cast("string")))
         ),
     )
     # Without the nesting, Spark would evaluate the repeated expression for all lines.
     suspect = f.when(text.rlike(_LONG), f.when(left.rlike(_LONG), odd))
     return read.where(suspect).select(PATH, "value")
-
-
-def _digits(number: Column) -> Column:
-    digits = f.regexp_replace(number, r"[eE].*|[-.]", "")
-    return f.regexp_replace(digits, r"^0+|0+$", "")
 
 
 def _find_rounded(line: str, schema: t.StructType, doubles: bool) -> Iterator[tuple[str, _Number]]:

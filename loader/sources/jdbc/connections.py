@@ -174,12 +174,7 @@ class Connection:
 
     def types(self, sql: str) -> dict[str, str]:
         """Returns the type name of each column of a query; for a domain, its base type's name."""
-        return self._run_query(lambda: self._types(sql))
-
-    def _types(self, sql: str) -> dict[str, str]:
-        meta = self._statement.executeQuery(sql).getMetaData()
-        columns = range(1, meta.getColumnCount() + 1)
-        return {meta.getColumnLabel(i): meta.getColumnTypeName(i) for i in columns}
+        return {row["COLUMN_NAME"] or "": row["TYPE_NAME"] or "" for row in self.describe(sql)}
 
     def describe(self, sql: str) -> list[dict[str, str | None]]:
         """Describes each column of a query, like ``DatabaseMetaData.getColumns`` for a table."""

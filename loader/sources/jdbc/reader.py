@@ -215,7 +215,7 @@ def build_key_predicate(dialect: Dialect, columns: Mapping[str, str], keys: Data
     types = {name: keys.schema[name].dataType for name in columns}
     if not all(map(_is_comparable, types.values())):
         return ""
-    rows = keys.select(*(keys[f"`{name.replace('`', '``')}`"] for name in columns))
+    rows = keys.select(*(keys[quote_name(name)] for name in columns))
     distinct = rows.distinct().limit(_MAX_KEYS + 1).collect()
     if not distinct or len(distinct) > _MAX_KEYS:
         return ""
