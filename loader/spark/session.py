@@ -405,7 +405,7 @@ def _executor_zone(conf: Mapping[str, str]) -> dict[str, str]:
 
 
 def describe_jobs(spark: SparkSession, table: str) -> None:
-    """Marks this thread's jobs with a table's name, for :func:`rows_written`."""
+    """Sets the description of this thread's jobs to a table's name, for :func:`rows_written`."""
     spark.sparkContext.setLocalProperty("spark.job.description", table)
 
 

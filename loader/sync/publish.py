@@ -19,7 +19,7 @@ from loader.lake.staging import (
     read_staged,
     stage_batch,
 )
-from loader.spark.session import plan_now
+from loader.spark.session import describe_jobs, plan_now
 from loader.sync.extract import Batch, check_row_count
 from loader.sync.ownership import build_origin_property, record_origin, register_sharer
 from loader.sync.receipts import write_receipt
@@ -44,6 +44,7 @@ def publish(sync: SyncContext, batch: Batch) -> tuple[Batch, Commit | None]:
         return batch, None
     sync.lease.confirm()
     sync.report_phase("appending")
+    describe_jobs(lake.spark, plan.name)
     rows = _prepare_table(sync, batch, batch.rows)
     sync.report_step("prepared")
     staged = _stage(sync, batch, rows)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 from loader.lake.locks import lock_table
+from loader.spark.session import rows_written
 from loader.spec.spec import load_spec
 from loader.sync.pipeline import Pipeline
 from loader.sync.run_context import Watch
@@ -77,3 +81,23 @@ def test_columns_that_change_between_rounds_are_noticed(
         ("w", "bigint"),
         ("at", "timestamp"),
     }
+
+
+def test_the_rows_of_a_table_are_counted_while_they_are_appended(
+    project: Project, postgres_database: Database
+) -> None:
+    postgres_database.execute(
+        "create view slow as select id, id as c, pg_sleep(0.01)::text as s "
+        "from generate_series(1, 200) as id"
+    )
+    options = {"slow": {"cursor_field": "c", "primary_key": "id"}}
+    project.jdbc(postgres_database, ["slow"], table_options=options)
+    pipeline = Pipeline(load_spec(project.folder / "loader.yml"), project.spark)
+    counted = set()
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(_round, pipeline)
+        while not running.done():
+            counted.add(rows_written(project.spark, "shop.slow"))
+            time.sleep(0.05)
+    assert running.result() == "synced"
+    assert counted - {None}
