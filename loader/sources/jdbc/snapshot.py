@@ -63,11 +63,10 @@ class JdbcSnapshot(ColumnSql, Snapshot):
 
     def __init__(self, source: Database, exported: ExportedSnapshot | None = None) -> None:
         super().__init__(source, exported.transactions if exported is not None else None)
-        blind = exported.blind if exported is not None else ""
         self.late: LateCommits = (
             MysqlLateCommits(self, TransactionWatcher(self.dialect.text))
             if isinstance(self.dialect, MySQL)
-            else PostgresLateCommits(self, self.transactions, blind)
+            else PostgresLateCommits(self, self.transactions)
         )
         self.held = exported.held if exported is not None else frozenset()
         self.refused = exported.refused if exported is not None else {}

@@ -35,7 +35,7 @@ import enum
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from loader.rows.cursor import Cursor, CursorType
@@ -83,6 +83,8 @@ class TransactionMark:
             stored.
         unseen: the ids below `unseen_from` that may be invisible to the snapshot.
         unseen_from: this id and all later ids may be invisible to the snapshot; 0 means xmin.
+        blind: the reason why `since` is unknown, as shown in messages; empty if it is known. Not
+            stored.
     """
 
     since: str | None
@@ -95,6 +97,17 @@ class TransactionMark:
     log_end: int = 0
     unseen: tuple[int, ...] = ()
     unseen_from: int = 0
+    blind: str = ""
+
+    @property
+    def complete_until(self) -> dt.datetime | None:
+        """The start of the oldest open transaction; all earlier transactions have ended.
+
+        None if it is unknown, for example while a transaction is prepared.
+        """
+        if self.since is None or self.since == UNKNOWN_START:
+            return None
+        return parse_utc(self.since)
 
     def to_mark(self) -> dict[str, Any]:
         return {
@@ -204,43 +217,13 @@ class DatabaseContinuity(enum.Enum):
     RESTORED = "restored"
 
 
-@dataclass(frozen=True)
-class ServerActivity:
-    """A database's open transactions, read before a snapshot is created.
-
-    Attributes:
-        blind: the reason why `since` is unknown, as shown in messages; empty if it is known.
-        since, open, system, clock, replica: see :class:`TransactionMark`.
-    """
-
-    since: str | None
-    open: bool
-    system: str
-    blind: str = ""
-    clock: str = ""
-    replica: bool = False
-
-    @property
-    def complete_until(self) -> dt.datetime | None:
-        """The start of the oldest open transaction; all earlier transactions have ended."""
-        return parse_known_start(self.since)
-
-
-def parse_known_start(since: str | None) -> dt.datetime | None:
-    """Parses the start of the oldest open transaction.
-
-    Returns None if it is unknown, for example while a transaction is prepared.
-    """
-    return None if since in (None, UNKNOWN_START) else parse_utc(str(since))
-
-
 def parse_utc(text: str) -> dt.datetime:
     """Parses a time in UTC that has no time zone suffix."""
     return dt.datetime.fromisoformat(text).replace(tzinfo=dt.timezone.utc)
 
 
-def read_activity(connection: Connection, holder: int = 0) -> ServerActivity:
-    """Reads the start time of the oldest open transaction.
+def read_activity(connection: Connection, holder: int = 0) -> TransactionMark:
+    """Reads the start time of the oldest open transaction. The ids in the result are 0.
 
     Must be called before the snapshot is created, because a transaction that commits in between
     would be missed.
@@ -258,10 +241,10 @@ def read_activity(connection: Connection, holder: int = 0) -> ServerActivity:
         )
         if replica in _TRUE:
             why = "a read replica does not show the transactions that are open on its primary"
-            return ServerActivity(None, True, _read_system(connection), why, replica=True)
+            return TransactionMark(None, 0, True, _read_system(connection), replica=True, blind=why)
         if visible not in _TRUE:
             why = "this role cannot see how old open transactions are (grant it pg_read_all_stats)"
-            return ServerActivity(None, True, _read_system(connection), why)
+            return TransactionMark(None, 0, True, _read_system(connection), blind=why)
         # The query includes background workers, because subscriptions and extensions also write.
         # A procedure may commit and then write the start time of its statement, so that time is
         # used if it is earlier. The clock must be read before the sessions, because a transaction
@@ -288,37 +271,30 @@ def read_activity(connection: Connection, holder: int = 0) -> ServerActivity:
             """
         )
     except ConnectionRefusedByServer:  # a product that only uses PostgreSQL's protocol
-        return ServerActivity(None, True, "", "this server does not show open transactions")
+        why = "this server does not show open transactions"
+        return TransactionMark(None, 0, True, "", blind=why)
     now = Cursor.parse(clock or "", CursorType.TIMESTAMP).text
     if int(hidden or 0):
         why = "sessions with track_activities = off do not show how old their transactions are"
-        return ServerActivity(None, True, _read_system(connection), why)
+        return TransactionMark(None, 0, True, _read_system(connection), blind=why)
     if int(prepared or 0):
-        return ServerActivity(UNKNOWN_START, True, _read_system(connection), clock=now)
+        return TransactionMark(UNKNOWN_START, 0, True, _read_system(connection), clock=now)
     oldest = Cursor.parse(since or "", CursorType.TIMESTAMP).text
-    return ServerActivity(oldest, is_open in _TRUE, _read_system(connection), clock=now)
+    return TransactionMark(oldest, 0, is_open in _TRUE, _read_system(connection), clock=now)
 
 
 _TRUE = ("t", "true")
 
 
-def read_transaction_mark(connection: Connection, seen: ServerActivity) -> TransactionMark:
-    """Reads the transaction state of a connection's snapshot, which must be newer than `seen`.
+def read_transaction_mark(connection: Connection, seen: TransactionMark) -> TransactionMark:
+    """Adds the ids of a connection's snapshot, which must be newer than `seen`.
 
     Raises:
         ConnectionRefusedByServer: if the server rejects the query, which ends the transaction and
             its snapshot.
     """
     xmin, xmax = _read_snapshot_ends(connection)
-    return TransactionMark(
-        since=seen.since,
-        xmin=xmin,
-        open=seen.open or xmin != xmax,
-        system=seen.system,
-        xmax=xmax,
-        clock=seen.clock,
-        replica=seen.replica,
-    )
+    return replace(seen, xmin=xmin, xmax=xmax, open=seen.open or xmin != xmax)
 
 
 def _read_snapshot_ends(connection: Connection) -> tuple[int, int]:

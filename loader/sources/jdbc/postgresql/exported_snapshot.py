@@ -38,7 +38,6 @@ class ExportedSnapshot:
     Attributes:
         name: the identifier that other sessions use to import the snapshot; empty on a replica,
             where each session has its own, later snapshot.
-        blind: the reason why the age of open transactions is unknown; empty if it is known.
         settings: statements for sessions that read the snapshot.
         check: a statement that fails in a session whose own snapshot is older than this one; empty
             if the sessions import this snapshot.
@@ -48,7 +47,6 @@ class ExportedSnapshot:
 
     name: str
     transactions: TransactionMark
-    blind: str
     settings: Sequence[str]
     held: frozenset[str]
     refused: Mapping[str, DatabaseError]
@@ -94,9 +92,7 @@ def open_exported_snapshot(
             check = _build_check(holder, transactions)
         else:
             [(name,)] = holder.rows("select pg_catalog.pg_export_snapshot()")
-        yield ExportedSnapshot(
-            name or "", transactions, activity.blind, no_timeouts, locked, refused, check
-        )
+        yield ExportedSnapshot(name or "", transactions, no_timeouts, locked, refused, check)
 
 
 def _build_check(connection: Connection, transactions: TransactionMark) -> str:

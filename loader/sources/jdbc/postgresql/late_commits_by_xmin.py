@@ -26,7 +26,6 @@ from loader.sources.jdbc.postgresql.continuity import (
     UNKNOWN_START,
     DatabaseContinuity,
     TransactionMark,
-    parse_known_start,
     parse_utc,
     wait_for_flush,
 )
@@ -48,15 +47,11 @@ class PostgresLateCommits:
 
     Args:
         transactions: the snapshot's transaction state; None if it cannot be read.
-        blind: the reason why the age of open transactions is unknown; empty if it is known.
     """
 
-    def __init__(
-        self, snapshot: SnapshotQueries, transactions: TransactionMark | None, blind: str
-    ) -> None:
+    def __init__(self, snapshot: SnapshotQueries, transactions: TransactionMark | None) -> None:
         self.snapshot = snapshot
         self.transactions = transactions
-        self.blind = blind
         self.identities: dict[str, TableIdentity] = {}
         self.added: dict[str, str] = {}
         self.sweeps: dict[str, Sweep] = {}
@@ -218,7 +213,7 @@ class PostgresLateCommits:
         missing, and the result is None. It is also None for a backfill, which reads only a range.
         """
         now = self.transactions
-        since = parse_known_start(now.since) if now is not None else None
+        since = now.complete_until if now is not None else None
         if now is None or since is None or not table.ref.native.stored or window.high is not None:
             return None
         if window.stored_cursor is not None and self._read_last_mark(window) is None:
@@ -289,13 +284,14 @@ class PostgresLateCommits:
                 "the database's clock was set back: all rows written since the last sync are read"
             )
         interval = self.snapshot.source.read_options(table.ref).sweep
-        if self.blind and is_time:
+        blind = self.transactions.blind if self.transactions is not None else ""
+        if blind and is_time:
             scans = "each sync scans the table for rows that commit late"
-            if interval == "never" or self.transactions is None:
+            if interval == "never":
                 scans = ONLY_WITHIN_LOOKBACK
             elif interval != "always" and (interval != "auto" or window.has_lookback):
                 scans = "rows that commit late are found when the table is swept"
-            notes.append(f"{self.blind}: {scans}")
+            notes.append(f"{blind}: {scans}")
         elif interval == "never" and before and is_time and self._is_replicated(table, window):
             notes.append(f"logical replication writes this table: {ONLY_WITHIN_LOOKBACK}")
         return tuple(notes)
