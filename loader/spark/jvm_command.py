@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from loader.errors import SpecError
-from loader.spark.class_archive import Archive, find_archive
+from loader.spark.class_archive import find_archive
 from loader.spark.class_path import (
     ARGUMENTS,
     add_shipped_jars,
@@ -141,7 +141,8 @@ def build_command(
     archive = None
     if not before and not after and not _forbids_archive(own_options, environment):
         archive = find_archive(home, java, jars)
-    class_path = [*before, *_order_jars(jars, archive), *after]
+    recorded = archive.class_path if archive else ()
+    class_path = [*before, *recorded, *(jar for jar in jars if jar not in recorded), *after]
     arguments = (
         str(java.program),
         "-cp",
@@ -247,12 +248,6 @@ def _user_class_path(
     names = ("HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH")
     after = [environment.get(name, "") for name in names]
     return [*filter(None, before)], [*filter(None, after)]
-
-
-def _order_jars(jars: Sequence[str], archive: Archive | None) -> list[str]:
-    if archive is None:
-        return [*jars]
-    return [*archive.class_path, *(jar for jar in jars if jar not in archive.class_path)]
 
 
 def _tune_options(given: Sequence[str], environment: Mapping[str, str]) -> list[str]:

@@ -263,18 +263,14 @@ def check_same_lake(spark: SparkSession, profile: Profile) -> None:
 def sibling(spark: SparkSession) -> SparkSession:
     """Returns a session of the same Spark with its own settings and temporary views."""
     fresh = spark.newSession()
-    for key, value in _sql_settings(spark).items():
+    prefixes = (
+        *("spark.sql.catalog.", "spark.sql.session.", "spark.sql.default"),
+        "spark.sql.shuffle.partitions",
+    )
+    current = {k: v for k, v in _all_settings(spark).items() if k.startswith(prefixes)}
+    for key, value in {**current, **_REQUIRED}.items():
         fresh.conf.set(key, value)
     return fresh
-
-
-def _sql_settings(spark: SparkSession) -> dict[str, str]:
-    prefixes = ("spark.sql.catalog.", "spark.sql.session.", "spark.sql.default")
-    partitions = "spark.sql.shuffle.partitions"
-    current = {
-        k: v for k, v in _all_settings(spark).items() if k.startswith((*prefixes, partitions))
-    }
-    return {**current, **_REQUIRED}
 
 
 def silence_drivers(spark: SparkSession) -> None:

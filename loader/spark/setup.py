@@ -12,7 +12,13 @@ from pathlib import Path
 from loader.errors import SpecError
 from loader.package import package_folder, page
 from loader.spark import jars
-from loader.spark.class_path import find_spark_iceberg, lacks_iceberg, list_jars, list_own_jars
+from loader.spark.class_path import (
+    find_spark_iceberg,
+    lacks_iceberg,
+    list_jars,
+    list_own_jars,
+    read_text,
+)
 from loader.spark.jars import Driver, Report
 from loader.spark.java import choose_java
 from loader.spark.profile import find_named_profile, read_profile_name
@@ -153,7 +159,8 @@ def _profiles_of(folder: Path) -> Path:
     profiles = [path for path in (_PROFILES, _PROFILES_IN_FOLDER) if (folder / path).exists()]
     if profiles:
         return profiles[0]
-    ignored = _PROFILES.name in _lines_of(folder / _GITIGNORE)  # `loader init` adds this line
+    gitignore = read_text(folder / _GITIGNORE)
+    ignored = _PROFILES.name in gitignore.split()  # `loader init` adds this line
     existed_before = (folder / "dbt_project.yml").exists() and not ignored
     return _PROFILES_IN_FOLDER if existed_before else _PROFILES
 
@@ -224,10 +231,6 @@ def project_name(folder: Path) -> str:
             f"{name}_project" if name in _RESERVED_PROJECT_NAMES else f"project_{name}".rstrip("_")
         )
     return name
-
-
-def _lines_of(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").split() if path.is_file() else []
 
 
 def _contents(folder: Path, profiles: Path, target: str) -> dict[Path, str]:

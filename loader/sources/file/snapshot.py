@@ -50,14 +50,17 @@ class FileSnapshot(Snapshot):
         ).collect()
         clock = read_clock(cursor.type)
         high = parse_bound(row["high"], cursor.type, table, window)
-        ahead = high is not None and clock is not None and high.order > clock.order
+        future = 0
+        if high is not None and clock is not None and high.order > clock.order:
+            data_type = table.schema[cursor.name].dataType
+            future = rows.where(column > cursor_literal(clock, data_type)).count()
         return Bounds(
             rows=row["rows"],
             nulls=row["rows"] - row["dated"],
             low=parse_bound(row["low"], cursor.type, table, window),
             high=high,
             clock=clock,
-            future=_count_future_rows(rows, column, clock, table, window) if ahead and clock else 0,
+            future=future,
         )
 
     def _bounds_of_files(self, table: SourceTable, window: Window) -> Bounds:
@@ -137,12 +140,3 @@ def _is_in_window(table: SourceTable, window: Window, end: Cursor | None) -> Col
     if end is not None:
         inside = inside & (column <= cursor_literal(end, data_type))
     return inside | column.isNull() if window.nulls else inside
-
-
-def _count_future_rows(
-    rows: DataFrame, column: Column, clock: Cursor, table: SourceTable, window: Window
-) -> int:
-    assert window.cursor is not None
-    return rows.where(
-        column > cursor_literal(clock, table.schema[window.cursor.name].dataType)
-    ).count()

@@ -76,7 +76,7 @@ class FileSource(Source):
         # Table names are case-insensitive, as in the lake.
         named: dict[str, tuple[str, list[str]]] = {}
         for entry in sorted(self._list_paths()):
-            name = show_name(_table_name(entry))
+            name = show_name(entry.split(".")[0])
             named.setdefault(name.lower(), (name, []))[1].append(entry)
         for name, options in self.options.table_options.items():
             if options.path is not None:
@@ -268,7 +268,3 @@ def _check_name_is_unique(ref: TableRef, where: str) -> None:
         f"`path` to a pattern such as {ref.name}.*; otherwise rename them, or set its `path` to "
         "one of them",
     )
-
-
-def _table_name(name: str) -> str:
-    return Path(name).name.split(".")[0]
