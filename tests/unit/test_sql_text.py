@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loader.sources.jdbc.sql_text import check_sql
+from loader.sources.jdbc.options import check_sql
 from loader.spec.validation import OptionError
 
 POSTGRESQL, MARIADB = "jdbc:postgresql://localhost/shop", "jdbc:mariadb://localhost/shop"
