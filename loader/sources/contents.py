@@ -75,23 +75,19 @@ class KeySelection:
         return int(key[:DIGITS], 16) % self.of
 
 
+@dataclass(eq=False)
 class Contents(ABC):
     """The current rows of one source table, identified by key.
 
     Attributes:
+        key: the columns of the key.
         checksum_columns: the columns that a row's checksum includes.
         left_out: the columns that the checksum excludes, as ``name (type)``.
     """
 
-    def __init__(
-        self,
-        key: Sequence[HashedColumn],
-        checksum_columns: Sequence[HashedColumn],
-        left_out: Sequence[str],
-    ) -> None:
-        self.key = tuple(key)
-        self.checksum_columns = tuple(checksum_columns)
-        self.left_out = tuple(left_out)
+    key: tuple[HashedColumn, ...]
+    checksum_columns: tuple[HashedColumn, ...]
+    left_out: tuple[str, ...]
 
     @abstractmethod
     def sums(self, share: KeySelection, parts: int) -> DataFrame:
@@ -149,8 +145,10 @@ class ReadContents(Contents):
         window: Window,
         unique: bool,
     ) -> None:
-        columns = [HashedColumn(c.name, c.dataType, text_format(c.dataType)) for c in schema.fields]
-        super().__init__([c for name in key for c in columns if c.name == name], columns, ())
+        columns = tuple(
+            HashedColumn(c.name, c.dataType, text_format(c.dataType)) for c in schema.fields
+        )
+        super().__init__(tuple(c for name in key for c in columns if c.name == name), columns, ())
         self._read = read
         self._schema = schema
         self._window = window

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
@@ -26,20 +27,18 @@ Read = Callable[[str, Mapping[str, str]], DataFrame]
 Judge = Callable[[str], object]
 
 
+@dataclass(eq=False)
 class JdbcContents(Contents):
     """The contents of a table in PostgreSQL, MariaDB or MySQL whose keys are unique.
 
     The database computes the sums and hashes. It sends rows only from buckets that differ.
 
-    Args:
-        checksum: the builder of the SQL for checksums.
+    Attributes:
+        sql: the builder of the SQL for checksums.
         relation: the table, or a subquery that selects its rows, for the FROM clause.
         wanted: an SQL condition that selects the rows that the spec loads; empty if it loads all
             rows.
         columns: SQL for each column, keyed by its name in Spark.
-        key: the columns of the key.
-        parts: the columns that a row's checksum includes.
-        left_out: the columns that the checksum excludes, as ``name (type)``.
         query: a function that runs a query in Spark.
         read: a function that reads the rows that match a WHERE clause. It adds columns for SQL
             expressions, keyed by name.
@@ -49,29 +48,14 @@ class JdbcContents(Contents):
             checksum is -1. Empty if there are no such rows.
     """
 
-    def __init__(
-        self,
-        checksum: Checksum,
-        relation: str,
-        wanted: str,
-        columns: Mapping[str, str],
-        key: Sequence[HashedColumn],
-        parts: Sequence[HashedColumn],
-        left_out: Sequence[str],
-        query: Query,
-        read: Read,
-        judge: Judge,
-        inexact: str = "",
-    ) -> None:
-        super().__init__(key, parts, left_out)
-        self._sql = checksum
-        self._relation = relation
-        self._wanted = wanted
-        self._columns = columns
-        self._query = query
-        self._read = read
-        self._judge = judge
-        self._inexact = inexact
+    sql: Checksum
+    relation: str
+    wanted: str
+    columns: Mapping[str, str]
+    query: Query
+    read: Read
+    judge: Judge
+    inexact: str = ""
 
     def conform(self, original: Contents, names: Mapping[str, str]) -> JdbcContents | None:
         """Returns these rows with checksums that can be compared with those of another table.
@@ -87,28 +71,23 @@ class JdbcContents(Contents):
         found = {}
         for part in original.checksum_columns:
             copied = own.get(names[part.name])
-            column = copied and self._sql.conform(part, copied, self._columns[copied.name])
+            column = copied and self.sql.conform(part, copied, self.columns[copied.name])
             if not column:
                 return None
             found[part.name] = column
-        return JdbcContents(
-            self._sql,
-            self._relation,
-            self._wanted,
-            {name: column.sql for name, column in found.items()},
-            [found[part.name].part for part in original.key],
-            [column.part for column in found.values()],
-            (),
-            self._query,
-            self._read,
-            self._judge,
-            " or ".join(filter(None, (column.inexact for column in found.values()))),
+        return replace(
+            self,
+            key=tuple(found[part.name].part for part in original.key),
+            checksum_columns=tuple(column.part for column in found.values()),
+            left_out=(),
+            columns={name: column.sql for name, column in found.items()},
+            inexact=" or ".join(filter(None, (column.inexact for column in found.values()))),
         )
 
     def count(self) -> int:
         """Counts the rows that the spec selects."""
-        [row] = self._query(
-            f"select count(*) as c from {self._relation}{_join_conditions(self._wanted)}"
+        [row] = self.query(
+            f"select count(*) as c from {self.relation}{_join_conditions(self.wanted)}"
         ).collect()
         return int(row["c"])
 
@@ -121,71 +100,71 @@ class JdbcContents(Contents):
             until: a time in UTC. If the column has times, later times are ignored.
         """
         [part] = [part for part in self.checksum_columns if part.name == name]
-        type_, column = CursorType.of(part.type), self._columns[name]
+        type_, column = CursorType.of(part.type), self.columns[name]
         if type_ is None or not (type_.is_time or part.form is TextFormat.INTEGER):
             return None
         where = ""
         if type_.is_time:
             limit = str(until.date() if type_ is CursorType.DATE else until)
-            where = f"{column} <= {self._sql.dialect.literal(Cursor.parse(limit, type_))}"
-        text = self._sql.text(part, f"max({column})")
-        sql = f"select {text} as m from {self._relation}{_join_conditions(where)}"
+            where = f"{column} <= {self.sql.dialect.literal(Cursor.parse(limit, type_))}"
+        text = self.sql.text(part, f"max({column})")
+        sql = f"select {text} as m from {self.relation}{_join_conditions(where)}"
         value = f.col("m").cast("bigint")
         if part.form is TextFormat.TIMESTAMP:
             value = f.timestamp_micros(value)
         elif part.form is TextFormat.DATE:
             value = f.date_from_unix_date(value.cast("int"))
-        return self._query(sql).select(value)
+        return self.query(sql).select(value)
 
     def sums(self, share: KeySelection, parts: int) -> DataFrame:
         numbered = (
             f"select {self._bucket(share.of * parts)} as b, {self._number()} as n "
-            f"from {self._relation}{_join_conditions(self._holds(share), self._wanted)}"
+            f"from {self.relation}{_join_conditions(self._holds(share), self.wanted)}"
         )
         summed = (
-            f"select b, count(*) as c, {self._sql.total('n')} as t "
+            f"select b, count(*) as c, {self.sql.total('n')} as t "
             f"from ({numbered}) numbered group by b"
         )
-        return self._query(summed).select(
+        return self.query(summed).select(
             f.col("b").cast("bigint").alias(BUCKET),
             f.col("c").cast("bigint").alias(COUNT),
             f.col("t").cast("string").alias(CHECKSUM),
         )
 
     def hashes(self, share: KeySelection) -> DataFrame:
-        is_wanted = f"case when {self._wanted} then 1 else 0 end" if self._wanted else "1"
+        is_wanted = f"case when {self.wanted} then 1 else 0 end" if self.wanted else "1"
         hashed = (
             f"select {self._hash(self.key)} as k, "
             f"{self._number()} as n, "
-            f"{is_wanted} as w from {self._relation}{_join_conditions(self._holds(share))}"
+            f"{is_wanted} as w from {self.relation}{_join_conditions(self._holds(share))}"
         )
-        return self._query(hashed).select(
+        return self.query(hashed).select(
             f.col("k").alias(KEY),
             f.col("n").cast("bigint").alias(CHECKSUM),
             (f.col("w") == 1).alias(WANTED),
         )
 
     def rows(self, share: KeySelection) -> DataFrame:
-        return self._read(_join_conditions(self._holds(share)), {KEY: self._hash(self.key)})
+        return self.read(_join_conditions(self._holds(share)), {KEY: self._hash(self.key)})
 
     def hashed_rows(self, share: KeySelection) -> DataFrame:
         added = {KEY: self._hash(self.key), CHECKSUM: self._number()}
-        rows = self._read(_join_conditions(self._holds(share)), added)
+        rows = self.read(_join_conditions(self._holds(share)), added)
         return rows.withColumn(CHECKSUM, f.col(CHECKSUM).cast("bigint"))
 
     def check_storable(self, share: KeySelection) -> None:
-        self._judge(_join_conditions(self._holds(share), self._wanted))
+        self.judge(_join_conditions(self._holds(share), self.wanted))
 
     def _hash(self, parts: Sequence[HashedColumn]) -> str:
-        return self._sql.hash([self._sql.text(part, self._columns[part.name]) for part in parts])
+        return self.sql.hash([self.sql.text(part, self.columns[part.name]) for part in parts])
 
     def _number(self) -> str:
         """Returns SQL for the checksum of a row."""
-        number = self._sql.number(self._hash(self.checksum_columns))
-        return f"case when {self._inexact} then -1 else {number} end" if self._inexact else number
+        number = self.sql.number(self._hash(self.checksum_columns))
+        return f"case when {self.inexact} then -1 else {number} end" if self.inexact else number
 
     def _bucket(self, of: int) -> str:
-        return f"mod({self._sql.number(self._hash(self.key))}, {of})"
+        return f"mod({self.sql.number(self._hash(self.key))}, {of})"
 
     def _holds(self, share: KeySelection) -> str:
         if share.keys is not None:

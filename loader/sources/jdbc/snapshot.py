@@ -385,13 +385,13 @@ class JdbcSnapshot(ColumnSql, Snapshot):
             # overrides.
             if set(key) | converted <= set(by_name):
                 return JdbcContents(
+                    tuple(by_name[name] for name in key),
+                    tuple(parts),
+                    tuple(left_out),
                     checksum,
                     self.source.rows(table.ref.native),
                     self.where(table, window).removeprefix(" where "),
                     dict(zip(table.schema.names, self._list_sums(table), strict=True)),
-                    [by_name[name] for name in key],
-                    parts,
-                    left_out,
                     lambda sql: self._read(spark, table, f"({sql}) strandline"),
                     lambda where, added: self._select_rows(
                         spark, table, where, self._fetch_size(table), added=added
