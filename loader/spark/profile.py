@@ -403,16 +403,10 @@ def _native_concat(nodes: Iterator[Any]) -> Any:
         value = str(raw)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if isinstance(raw, _Bool) and not isinstance(value, bool):
-        raise _RenderError("the value is not a boolean", "Write True or False")
+        raise SpecError("the value is not a boolean", remedy="Write True or False")
     if isinstance(raw, _Number) and not is_number:
-        raise _RenderError("the value is not a number", "Write a number")
+        raise SpecError("the value is not a number", remedy="Write a number")
     return value
-
-
-class _RenderError(Exception):
-    def __init__(self, what: str, remedy: str) -> None:
-        super().__init__(what)
-        self.what, self.remedy = what, remedy
 
 
 class _Template(jinja2.nativetypes.NativeTemplate):
@@ -452,7 +446,7 @@ class Renderer:
         try:
             template = self._jinja.from_string(value)
             result = template.render(env_var=self._env_var, var=self._var)
-        except _RenderError as error:
+        except SpecError as error:
             raise SpecError(error.what, where=where, remedy=error.remedy) from None
         except Exception as error:  # Jinja evaluates expressions, which may raise any exception
             if "password" in keys:
@@ -476,18 +470,18 @@ class Renderer:
             return _placeholder(name) if name.startswith(SECRET_PREFIX) else self.env[name]
         if default is not None:
             return default
-        raise _RenderError(
+        raise SpecError(
             f"the environment variable {name} is not set",
-            f"{did_you_mean(name, self.env)} Set it, or add a default: "
+            remedy=f"{did_you_mean(name, self.env)} Set it, or add a default: "
             f"env_var('{name}', '…')".strip(),
         )
 
     def _var(self, name: str, *default: Any) -> Any:
         if default:
             return default[0]
-        raise _RenderError(
+        raise SpecError(
             f"the variable {name} has no value",
-            f"Give it a default: var('{name}', '…'); or use env_var",
+            remedy=f"Give it a default: var('{name}', '…'); or use env_var",
         )
 
     def _with_secrets(self, result: Any) -> Any:
