@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from loader.errors import LoaderError
+from loader.errors import LoaderError, TableError
 
 E = TypeVar("E", bound=LoaderError)
 
@@ -25,6 +25,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
         candidates = candidates[max(0, index - _MAX_NAMES // 2) : index + _MAX_NAMES // 2]
     near = difflib.get_close_matches(word.lower(), candidates, 1, cutoff=0.6)
     return f"Did you mean `{names[near[0]]}`?" if near else ""
+
+
+def unknown_column(name: str, columns: Sequence[str], where: str) -> TableError:
+    """Returns the error for a column in the spec that a table lacks. It lists the columns."""
+    remedy = f"{did_you_mean(name, columns)} Its columns: {', '.join(columns)}".strip()
+    return TableError(f"there is no column {name!r}", where=where, remedy=remedy)
 
 
 def one_error(errors: Sequence[E], where: str) -> E:

@@ -19,7 +19,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 from pyspark.sql.types import StringType, StructField, StructType
 
-from loader.error_report import did_you_mean
+from loader.error_report import unknown_column
 from loader.errors import TableError
 from loader.rows.exact_cast import cast_exactly, cast_to_text, parse_data_type
 from loader.rows.version_order import quote_name
@@ -335,12 +335,7 @@ def apply_types(
     chosen: dict[str, t.DataType] = {}
     for name, text in native.types:
         if name.lower() not in by_name:
-            raise TableError(
-                f"there is no column {name!r}",
-                where=f"{where}, column_types",
-                remedy=f"{did_you_mean(name, schema.names)} Its columns: "
-                f"{', '.join(schema.names)}".strip(),
-            )
+            raise unknown_column(name, schema.names, f"{where}, column_types")
         chosen[by_name[name.lower()]] = parse_data_type(text)
     fields = [t.StructField(c.name, chosen.get(c.name, c.dataType)) for c in schema.fields]
     of_folders = {field.name for field in partition_columns(spark, native)} if chosen else set()

@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 from pyspark.sql import DataFrame, SparkSession
 
 from loader.duration import Lookback
-from loader.error_report import did_you_mean
+from loader.error_report import unknown_column
 from loader.errors import TableError
 from loader.names import is_wildcard
 from loader.rows.cursor import CursorType
@@ -343,12 +343,7 @@ class Database(Source):
                         "or remove partition_column",
                     )
                 return column.name
-        raise TableError(
-            f"there is no column {configured!r}",
-            where=where,
-            remedy=f"{did_you_mean(configured, table.schema.names)} Its columns: "
-            f"{', '.join(table.schema.names)}".strip(),
-        )
+        raise unknown_column(configured, table.schema.names, where)
 
     def wall_offset(self) -> int:
         """Returns the UTC offset in seconds of times that have no time zone."""

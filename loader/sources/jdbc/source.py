@@ -20,7 +20,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from loader.error_report import did_you_mean
+from loader.error_report import unknown_column
 from loader.errors import TableError, sentence
 from loader.rows.exact_cast import parse_data_type
 from loader.sources.interface import ExclusiveResource, Snapshot, SourceTable, TableRef
@@ -281,11 +281,7 @@ class JdbcSource(Database):
             where = f"table {self.name}.{ref.name}, column_types"
             column = by_name.get(name.lower())
             if column is None:
-                raise TableError(
-                    f"there is no column {name!r}",
-                    where=where,
-                    remedy=f"{did_you_mean(name, names)} Its columns: {', '.join(names)}".strip(),
-                )
+                raise unknown_column(name, names, where)
             if column in chosen:
                 raise TableError(
                     f"{name!r} is the column {column!r}, which is listed twice",
