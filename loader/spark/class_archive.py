@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,12 +29,10 @@ from filelock import FileLock
 
 from loader.errors import SpecError
 from loader.spark.class_path import find_needed_conf, list_jars
-from loader.spark.jars import CACHE_VARIABLE, JARS_VARIABLE, cache_folder, folders
+from loader.spark.jars import CACHE_VARIABLE, JARS_VARIABLE, Report, cache_folder, folders
 from loader.spark.java import Java
 from loader.spark.named_steps import step
 from loader.spark.spark_version import SparkHome
-
-Report = Callable[[str], None]
 
 JVM_FILE = "jvm.json"
 """The file in the recording's folder that contains the JVM's process group and class path."""
