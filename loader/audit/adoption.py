@@ -24,12 +24,12 @@ from loader.audit.findings import EXTRA
 from loader.errors import TableError
 from loader.lake.ledger import SyncRecord
 from loader.reconcile.differences import materialize, narrow_share
+from loader.rows.bookkeeping import stamp_rows
 from loader.rows.version_order import quote_name
 from loader.rows.window import Window
 from loader.sources.checksum import spark_total
 from loader.sources.contents import BUCKET, CHECKSUM, COUNT, KEY, WANTED, Contents, KeySelection
 from loader.sync.engine import sync_table
-from loader.sync.extract import prepare_rows
 from loader.sync.plan_window import PlannedBatch, plan_window
 from loader.sync.recover import PriorState
 from loader.sync.sync_context import SyncContext
@@ -84,7 +84,7 @@ class Adoption:
                 return replace(
                     planned,
                     mode=ADOPTION,
-                    correction=lambda stamp: prepare_rows(sync.plan, rows, stamp),
+                    correction=lambda stamp: stamp_rows(rows, stamp),
                     check_staged=check_copied,
                 )
 

@@ -178,10 +178,6 @@ class Ledger:
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
 
-    def rehearse(self) -> None:
-        """Makes the JVM load the classes that read a table. Reads no rows."""
-        self.lake.records(TABLE).select(["table_name"], {"table_name": ""}, {})
-
     @_reports_damage
     def prepare(self) -> None:
         """Creates the ledger's table if it is missing, and adds its missing columns."""

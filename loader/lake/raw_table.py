@@ -60,17 +60,7 @@ def create_raw_table(
             table of the same name.
         more: additional table properties.
         excluded: the source's columns that the spec excludes.
-
-    Raises:
-        TableError: if the source has a ``_cq_`` column, which only the loader may write.
     """
-    taken = [name for name in schema.names if name.lower() in COLUMNS]
-    if taken:
-        raise TableError(
-            f"the source has a column {taken[0]!r}, which the loader writes itself",
-            where=f"table {table}",
-            remedy="Rename it, or read the other columns through a view in the source",
-        )
     # By default, Iceberg collects statistics only for the first 100 columns, but the `_cq_` columns
     # are last.
     measured = [*COLUMNS, *([cursor_field] if cursor_field else [])]

@@ -38,7 +38,7 @@ class StoreLocation:
     where: str
 
 
-def _ignore_warning(text: str) -> None:
+def ignore_warning(text: str) -> None:
     """Does nothing."""
 
 
@@ -102,7 +102,7 @@ class StateBackend(ABC):
         rows = self.rows(key)
         return [row for row in rows if row.version == rows[0].version]
 
-    def newest(self, key: str, warn: Callable[[str], None] = _ignore_warning) -> StateRow | None:
+    def newest(self, key: str, warn: Callable[[str], None] = ignore_warning) -> StateRow | None:
         """Returns the row that is in effect, or None if the key has no row.
 
         Args:
@@ -113,7 +113,7 @@ class StateBackend(ABC):
         """
         return choose_effective_row(self.latest(key), warn)
 
-    def read(self, key: str, warn: Callable[[str], None] = _ignore_warning) -> TableState | None:
+    def read(self, key: str, warn: Callable[[str], None] = ignore_warning) -> TableState | None:
         """Returns the state of a table, or None if there is none.
 
         Raises:
@@ -189,7 +189,7 @@ class StateBackend(ABC):
 
 
 def choose_effective_state(
-    key: str, rows: Sequence[StateRow], warn: Callable[[str], None] = _ignore_warning
+    key: str, rows: Sequence[StateRow], warn: Callable[[str], None] = ignore_warning
 ) -> TableState | None:
     """Chooses the state that is in effect among the rows of a key's highest version.
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import IO, Any
 
 from loader.errors import NewerStateError, SpecError, StateError
-from loader.state import StateBackend, StateRow, TableState
+from loader.state import StateBackend, StateRow, TableState, ignore_warning
 from loader.state.value import LARGEST, choose_effective_row, format_time, parse_time
 
 
@@ -71,7 +71,7 @@ def choose_rows(state: StateBackend, key: str, rows: list[StateRow], force: bool
     `force` is not set.
     """
     latest = [row for row in rows if row.version == rows[-1].version]
-    newest = choose_effective_row(latest, _ignore_warning)
+    newest = choose_effective_row(latest, ignore_warning)  # only the safest value is imported
     stored = state.newest(key)
     assert newest is not None
     if stored is None:
@@ -88,7 +88,3 @@ def choose_rows(state: StateBackend, key: str, rows: list[StateRow], force: bool
             "backend's value with --force",
         )
     return [StateRow(key, newest.value, stored.version + 1)]
-
-
-def _ignore_warning(text: str) -> None:
-    """Ignores the warning about several values of a version: only the safest is imported."""

@@ -244,7 +244,7 @@ def _read_rows(sync: SyncContext, planned: PlannedBatch, stamp: Stamp) -> Iterat
     has_few_rows = bounds.rows is not None and bounds.rows <= _FEW_ROWS
     if has_few_rows:
         plan_simply(lake.spark)
-    rows = prepare_rows(plan, snapshot.read(lake.spark, plan.table, window, bounds), stamp)
+    rows = stamp_rows(snapshot.read(lake.spark, plan.table, window, bounds), stamp)
     expected_rows = bounds.rows if snapshot.is_steady(plan.table) else None
     if bounds.log is not None and bounds.log.low is not None and not bounds.log.is_first_load_chunk:
         with _number_log_versions(rows, plan, planned.state.generation) as extracted:
@@ -267,11 +267,6 @@ def _read_rows(sync: SyncContext, planned: PlannedBatch, stamp: Stamp) -> Iterat
         return
     with _compare_with_raw(sync, planned, stamp, rows, expected_rows, has_few_rows) as extracted:
         yield extracted
-
-
-def prepare_rows(plan: TablePlan, rows: DataFrame, stamp: Stamp) -> DataFrame:
-    """Returns a source's rows in the form in which a sync appends them."""
-    return stamp_rows(rows, stamp)
 
 
 @contextmanager

@@ -10,10 +10,9 @@ from pyspark.sql import DataFrame
 from loader.errors import LoaderError, SpecError, TableError
 from loader.lake.lake import Lake
 from loader.lake.ledger import now
-from loader.rows.bookkeeping import COLUMNS, Stamp
+from loader.rows.bookkeeping import COLUMNS, Stamp, stamp_rows
 from loader.sources.interface import Snapshot
 from loader.state import TableState
-from loader.sync.extract import prepare_rows
 from loader.sync.pipeline import Pipeline
 from loader.sync.plan_window import build_window
 from loader.sync.recover import PriorState
@@ -73,4 +72,4 @@ def read_rows(plan: TablePlan, snapshot: Snapshot, lake: Lake, limit: int) -> Da
     window = build_window(plan, snapshot, PriorState(TableState(), 1), lake)
     rows = snapshot.read_first(lake.spark, plan.table, window, limit)
     stamp = Stamp(plan.source, now(), batch=1, generation=0, deleted=plan.deleted)
-    return prepare_rows(plan, rows, stamp).drop(*COLUMNS)
+    return stamp_rows(rows, stamp).drop(*COLUMNS)

@@ -65,10 +65,6 @@ class Preview:
     bounds: Bounds
 
 
-_warmed_up = threading.Event()
-"""Set as soon as a run in this process has started to warm up the JVM."""
-
-
 def run_tables(
     pipeline: Pipeline,
     watch: Watch,
@@ -90,9 +86,6 @@ def run_tables(
         SpecError: if a selection matches nothing.
     """
     watch.redact = pipeline.spec.redactor.redact
-    if not _warmed_up.is_set():
-        _warmed_up.set()
-        threading.Thread(target=_warm_up, args=(pipeline,), daemon=True).start()
     with pipeline.reuse_connections():
         workers = count_workers(pipeline, concurrency)
         for source, bound in pipeline.sources:
@@ -171,12 +164,6 @@ def count_workers(pipeline: Pipeline, concurrency: int | None) -> int:
         return concurrency or max(configured)
     # A sync spends about half of its time waiting for the database and for files.
     return max(1, min(4, 2 * int(pipeline.spark.sparkContext.defaultParallelism)))
-
-
-def _warm_up(pipeline: Pipeline) -> None:
-    """Warms up the JVM in the background while the sources are queried for their tables."""
-    with suppress(Exception):  # no ledger exists, or the sync will report the error
-        pipeline.open_stores(pipeline.sources[0][0]).ledger.rehearse()
 
 
 class _Run:

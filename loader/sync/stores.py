@@ -20,24 +20,21 @@ _MANY_TABLES = 8
 """For this number of tables or more, one query of the whole ledger is faster than one per table."""
 
 
-def _accept_lock() -> None:
-    """Does nothing. Used as `confirm` when the caller only reads or already holds the lock."""
-
-
 @dataclass(frozen=True)
 class Stores:
     """The stores to which a table's sync writes.
 
     Attributes:
         confirm: raises a TableError if another run has acquired the table's lock. It is called
-            before each write, so that the data of the lock's new owner is not overwritten.
+            before each write, so that the data of the lock's new owner is not overwritten. By
+            default, does nothing: the caller only reads, or already holds the lock.
         signing_key: signs the receipts of batches; None if the spec requests no receipts.
     """
 
     lake: Lake
     state: StateBackend
     ledger: Ledger
-    confirm: Callable[[], None] = _accept_lock
+    confirm: Callable[[], None] = lambda: None
     signing_key: Ed25519PrivateKey | None = None
 
     def store(self, name: str, state: TableState) -> None:
