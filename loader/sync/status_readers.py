@@ -9,21 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from loader.lake.folder_tables import FolderTables, SparkNeededError, find_warehouse
 from loader.lake.ledger import COLUMNS, NOTHING_NEW, RECOVERED, SYNCED, TABLE
 from loader.lake.system_tables import STATES
 from loader.spec.plugins import LakeDestination
-from loader.state import StateRow
+from loader.state import StateBackend, StateRow
 from loader.state.opening import open_state
 from loader.state.value import format_time
-from loader.sync.table_comparisons import FolderComparisons, LakeComparisons, TableComparison
+from loader.sync.table_comparisons import FolderComparisons, LakeComparisons
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from loader.lake.lake import Lake
+    from loader.lake.ledger import Ledger
     from loader.spark.profile import Profile
     from loader.spec.plugins import DestinationSpec, SourceSpec
     from loader.spec.spec import Spec
@@ -50,27 +51,6 @@ _LEDGER = {
 }
 
 
-class StateReader(Protocol):
-    """Reads state rows, as every :class:`loader.state.StateBackend` does."""
-
-    def rows(self, key: str | None = None) -> list[StateRow]:
-        """Returns all rows or the rows of a key, ordered by key and descending version."""
-
-
-class LedgerReader(Protocol):
-    """Reads the ledger, as :class:`loader.lake.ledger.Ledger` does."""
-
-    def newest(self) -> list[dict[str, Any]]:
-        """Returns one row per table, about its last attempt and its last successful attempt."""
-
-
-class ComparisonReader(Protocol):
-    """Reads the comparisons that `loader reconcile` and the `reconcile` option have made."""
-
-    def by_table(self) -> dict[tuple[str, str], TableComparison]:
-        """Returns a summary for each table that was ever compared, keyed by source and table."""
-
-
 @dataclass(frozen=True)
 class StatusReaders:
     """The readers of a source's state, ledger and comparisons.
@@ -81,9 +61,9 @@ class StatusReaders:
 
     source: SourceSpec
     schema: str
-    state: StateReader
-    ledger: LedgerReader
-    comparisons: ComparisonReader
+    state: StateBackend | FolderState
+    ledger: Ledger | FolderLedger
+    comparisons: LakeComparisons | FolderComparisons
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -120,7 +100,7 @@ def list_readers_in_folder(spec: Spec, profile: Profile) -> list[StatusReaders]:
     return [_build_readers(spec, source, warehouse) for source in spec.sources]
 
 
-def list_state_readers(readers: Iterable[StatusReaders]) -> list[StateReader]:
+def list_state_readers(readers: Iterable[StatusReaders]) -> list[StateBackend | FolderState]:
     """Returns one reader for each state backend that the sources use."""
     backends = {each.source.state_location: each.state for each in reversed([*readers])}
     return list(backends.values())[::-1]
@@ -133,7 +113,7 @@ def _build_readers(spec: Spec, source: SourceSpec, warehouse: Any) -> StatusRead
     def refuse(destination: DestinationSpec) -> Lake:
         raise SparkNeededError("its state is in a table")
 
-    state: StateReader
+    state: StateBackend | FolderState
     try:
         state = open_state(spec, source, refuse)
     except SparkNeededError:
