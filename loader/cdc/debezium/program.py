@@ -132,7 +132,7 @@ class Reader:
                 if self.is_past_marker:
                     self.finished.set()
                     return
-                self.spool.end_transaction(self._transaction, int(position))
+                self.spool.end_transaction(int(position))
                 if self._has_read_marker:
                     self.finished.set()
         elif kind == "message":

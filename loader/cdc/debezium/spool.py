@@ -6,7 +6,7 @@ Only the current user can read the spool's folder. It contains:
   `number<tab>ordinal<tab>transaction<tab>change as JSON`. `number` counts the changes. `ordinal`
   counts the transactions in commit order, from 0. If the table has masked columns, each line is a
   base64-encoded, encrypted block of such lines. The key exists only in the run's memory.
-- `transactions`, with an entry for each complete transaction. Changes in incomplete transactions
+- `transactions`, with the end of each complete transaction. Changes in incomplete transactions
   are ignored.
 - `done`, with the number of changes for each table. This file is written last.
 """
@@ -20,6 +20,7 @@ import os
 import re
 import struct
 import uuid
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,7 @@ FILE_BYTES = 64 * 1024 * 1024
 BLOCK_BYTES = 256 * 1024
 """The size at which the writer encrypts a block of lines."""
 _TRUNCATES = '"op":"t"'  # this may also match the value of a column that is called op
-_ENTRY = struct.Struct(">QQ")
+_ENTRY = struct.Struct(">Q")
 _WARNING = re.compile(
     r"(?:No converter found for column |"
     r"Failed to properly convert data value for '|"
@@ -149,13 +150,13 @@ class SpoolWriter:
         self._open_file(table_id).write(line)
         self._sizes[table_id] += len(line)
 
-    def end_transaction(self, transaction: int, end: int) -> None:
+    def end_transaction(self, end: int) -> None:
         """Ends the current transaction.
 
         Args:
             end: the position after the transaction's commit.
         """
-        self._transactions.write(_ENTRY.pack(end, transaction))
+        self._transactions.write(_ENTRY.pack(end))
         self._ordinal += 1
 
     def close(self) -> None:
@@ -218,14 +219,6 @@ class Placeholder:
         return self.text, self.binary, self.uuid, f"[{codes}]"
 
 
-@dataclass(frozen=True)
-class Transaction:
-    """A transaction in the spool. `end` is the position after its commit."""
-
-    id: int
-    end: int
-
-
 class ChangeSpool:
     """A complete spool.
 
@@ -248,25 +241,18 @@ class ChangeSpool:
     def __len__(self) -> int:
         return len(self._transactions) // _ENTRY.size
 
-    def read_transaction(self, ordinal: int) -> Transaction:
-        end, number = _ENTRY.unpack_from(self._transactions, ordinal * _ENTRY.size)
-        return Transaction(number, end)
+    def read_end(self, ordinal: int) -> int:
+        """Returns the position after the commit of a transaction."""
+        return int(_ENTRY.unpack_from(self._transactions, ordinal * _ENTRY.size)[0])
 
     def find_first_after(self, position: int) -> int:
         """Returns the ordinal of the first transaction that ends after a position."""
-        low, high = 0, len(self)
-        while low < high:
-            middle = (low + high) // 2
-            if self.read_transaction(middle).end <= position:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        return bisect_right(range(len(self)), position, key=self.read_end)
 
     @property
     def end(self) -> int | None:
         """The position after the last transaction, or None if there are no transactions."""
-        return self.read_transaction(len(self) - 1).end if len(self) else None
+        return self.read_end(len(self) - 1) if len(self) else None
 
     def count_changes(self, table: str) -> int:
         return self._count("changes", table)
