@@ -140,19 +140,10 @@ class CatalogLockStore:
 
     def _delete_orphan_files(self, age: float) -> int:
         """Deletes the files that failed commits left behind. Returns the number of files."""
-        jvm: Any = self.lake.spark._jvm
-        action = jvm.org.apache.iceberg.spark.actions.SparkActions.get(
-            self.lake.spark._jsparkSession
-        )
-        before = int((time.time() - age) * 1000)
-        action = action.deleteOrphanFiles(self.lake.handle(TABLE)).olderThan(before)
         try:
-            return sum(1 for _ in action.execute().orphanFileLocations())
-        except (
-            Py4JError,
-            PySparkException,
-        ):  # Spark cannot list the folder, and the files are harmless
-            return 0
+            return self.lake.delete_orphan_files(TABLE, age)
+        except (Py4JError, PySparkException):  # Spark cannot list the folder
+            return 0  # the files are harmless
 
     def move_tags(self, base: Any, snapshots: Mapping[str, Any]) -> Any:
         """Builds metadata for ``_cq_locks`` in which the raw tables' tags refer to these snapshots.

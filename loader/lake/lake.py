@@ -6,6 +6,7 @@ All code that uses Iceberg tables is in this package, which is independent of so
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -214,6 +215,15 @@ class Lake:
         if table == self._unchanging:
             self._loaded = None
         return self.handle(table)
+
+    def delete_orphan_files(self, table: str, age: float) -> int:
+        """Deletes the files in a table's folder that are older than `age` seconds and that no
+        snapshot refers to. Returns the number of files.
+        """
+        actions = self.jvm.org.apache.iceberg.spark.actions.SparkActions
+        action = actions.get(self.spark._jsparkSession).deleteOrphanFiles(self.handle(table))
+        before = int((time.time() - age) * 1000)
+        return sum(1 for _ in action.olderThan(before).execute().orphanFileLocations())
 
     def properties(self, table: str) -> dict[str, str]:
         # Transfers one JSON string, because reading a Java map takes several JVM calls per entry.

@@ -26,7 +26,7 @@ from loader.lake.locks import Heartbeat, create_lease, lock_table
 from loader.lake.staging import discard_staged
 from loader.maintenance import snapshot_expiry
 from loader.maintenance.dependents import Dependent, UnreadableTableError
-from loader.maintenance.snapshot_expiry import delete_orphan_files, describe_orphans
+from loader.maintenance.snapshot_expiry import ORPHAN_AGE, describe_orphans
 from loader.maintenance.superseded_versions import (
     Keep,
     SupersededVersions,
@@ -126,7 +126,7 @@ def compact_raw(
     if upkeep.dry_run:
         superseded = _find_superseded(lake, raw, upkeep, dependents)
         stats = measure_table(lake, raw.table)
-        expired = len(snapshot_expiry.list_expirable(lake, raw.table, upkeep.before_ms()))
+        expired = snapshot_expiry.count_expirable(lake, raw.table, upkeep.before_ms())
         note = _join_notes(superseded.note, describe_orphans(stats.orphans, 0))
         rows = count_rows(lake, superseded)
         return CompactionResult(raw.name, stats, stats, rows, expired, note)
@@ -169,7 +169,7 @@ def compact_system_table(
     with lock:
         version, before = _read_version(lake, table), measure_table(lake, table)
         if upkeep.dry_run:
-            expired = len(snapshot_expiry.list_expirable(lake, table, before_ms))
+            expired = snapshot_expiry.count_expirable(lake, table, before_ms)
             note = describe_orphans(before.orphans, 0)
             return CompactionResult(f"{lake.schema}.{table}", before, before, 0, expired, note)
         row_groups = {_ROW_GROUP: str(_ROW_GROUP_BYTES)} if order else {}
@@ -204,7 +204,8 @@ def _delete_orphans(
     """
     stats = before if _read_version(lake, table) == version else measure_table(lake, table)
     try:
-        deleted = delete_orphan_files(lake, table, stats)
+        age = ORPHAN_AGE.total_seconds()
+        deleted = lake.delete_orphan_files(table, age) if stats.orphans else 0
     except (Py4JError, PySparkException) as problem:
         # Only a warning, because the compaction itself is complete, and the next one tries again.
         return stats, f"files of killed runs could not be deleted: {sentence(problem)}"

@@ -15,6 +15,7 @@ from loader.lake.lock_store import LockRecord
 from loader.lake.staging import stage_batch
 from loader.lake.system_tables import report_damage
 from loader.maintenance.rebuild_state import quarantine_table
+from loader.maintenance.snapshot_expiry import count_expirable, expire_snapshots
 from loader.spark.session import sibling
 from loader.state.lake_table import LakeState
 from tests.maintenance.shop import Shop
@@ -170,6 +171,27 @@ def _no_state_of(lake: Lake) -> None:
     for ask in (state.rows, lambda: state.rows("shop.orders"), lambda: state.prune({"x": 1})):
         with pytest.raises(TableError, match="warehouse was copied or moved"):
             ask()
+
+
+def test_snapshots_expire_by_their_age_unless_they_have_a_name(shop: Shop) -> None:
+    lake = shop.project.lake()
+    lake.create("line", "n bigint", {"write.wap.enabled": "true"})
+    assert count_expirable(lake, "line", int(time.time() * 1000)) == 0
+    for number in range(4):
+        lake.spark.sql(f"insert into {lake.name('line')} values ({number})")
+    stage_batch(lake, "line", lake.spark.range(1).toDF("n"), 5, {"state": "{}", "sync": {}})
+    ids = [snapshot.snapshotId() for snapshot in lake.handle("line").snapshots()]
+    times = [snapshot.timestampMillis() for snapshot in lake.handle("line").snapshots()]
+    lake.spark.sql(f"alter table {lake.name('line')} create tag january as of version {ids[1]}")
+    ends = (times[0], times[1], times[3], times[4], times[4] + 1)
+    # the second one has a name, the fourth one is the current one, the fifth one is staged
+    assert [count_expirable(lake, "line", end) for end in ends] == [0, 1, 2, 2, 3]
+    assert expire_snapshots(lake, "line", times[4]) == 2
+    assert expire_snapshots(lake, "line", times[4]) == 0
+    left = [snapshot.snapshotId() for snapshot in lake.handle("line").snapshots()]
+    assert left == [ids[1], ids[3], ids[4]]
+    assert lake.frame("line").count() == 4
+    lake.drop("line")
 
 
 @pytest.mark.parametrize("kind", ["tag", "branch"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from loader.maintenance.dependents import Dependent
-from loader.maintenance.snapshot_expiry import IcebergSnapshot, select_expirable
 from loader.maintenance.superseded_versions import RemovalAccount, build_lowest_sql, explain_refusal
 from loader.property_codec import decode_property, encode_property
 
@@ -81,28 +80,3 @@ class TestRemoved:
     def test_of_somebody_else_is_refused(self) -> None:
         with pytest.raises((ValueError, KeyError, TypeError)):
             RemovalAccount.of({"strandline.compacted": '{"rows": 1}'})
-
-
-class TestExpirable:
-    LINE = (
-        IcebergSnapshot(1, None, 10),
-        IcebergSnapshot(2, 1, 20),
-        IcebergSnapshot(3, 2, 30),
-        IcebergSnapshot(4, 3, 40),
-    )
-
-    def test_all_but_the_current_one_by_age(self) -> None:
-        assert select_expirable(self.LINE, 4, [], 100) == [1, 2, 3]
-        assert select_expirable(self.LINE, 4, [], 30) == [1, 2]
-        assert select_expirable(self.LINE, 4, [], 0) == []
-
-    def test_what_has_a_name_stays_with_what_leads_to_it(self) -> None:
-        assert select_expirable(self.LINE, 4, [2], 100) == [3]
-
-    def test_a_young_staged_batch_stays_and_an_old_leftover_goes(self) -> None:
-        staged = (IcebergSnapshot(5, 4, 45), IcebergSnapshot(6, 1, 15))
-        assert select_expirable((*self.LINE, *staged), 4, [], 42) == [1, 6, 2, 3]
-
-    def test_ancestors_that_have_expired_before(self) -> None:
-        assert select_expirable(self.LINE[2:], 4, [4], 100) == []
-        assert select_expirable((), None, [], 100) == []
