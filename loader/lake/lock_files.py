@@ -12,15 +12,13 @@ import hashlib
 import os
 import re
 import stat
-import tempfile
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from filelock import FileLock
 
-from loader.errors import SpecError, TableError
-from loader.spark.temporary_files import ensure_own_folder, home_folder
+from loader.errors import TableError
+from loader.spark.temporary_files import find_own_folder
 
 FOLDER = "STRANDLINE_LOCKS"
 """The environment variable that sets the lock folder for shared catalogs."""
@@ -64,19 +62,8 @@ def find_user_folder(catalog: str, warehouse: str) -> Path:
     write to it.
     """
     digest = hashlib.sha256(f"{catalog}|{warehouse}".encode()).hexdigest()[:12]
-    problem: OSError | None = None
-    for folder in _candidates():
-        try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            ensure_own_folder(folder, "locks", f"set {FOLDER} to a folder of your own")
-            return folder / digest
-        except OSError as error:
-            problem = error
-    raise SpecError(
-        f"cannot create a folder for locks: {problem}",
-        where="locks",
-        remedy=f"Set {FOLDER} to a folder that this user may write to",
-    )
+    remedy = f"set {FOLDER} to a folder of your own"
+    return find_own_folder("locks", "locks", remedy, os.environ.get(FOLDER)) / digest
 
 
 def planted_file_error(path: Path, why: str) -> TableError:
@@ -87,14 +74,3 @@ def planted_file_error(path: Path, why: str) -> TableError:
         remedy="Another user or program created it. Remove it, check who may write to the "
         "folder, and run again",
     )
-
-
-def _candidates() -> Iterator[Path]:
-    configured = os.environ.get(FOLDER)
-    if configured:
-        yield Path(configured)
-        return
-    home = home_folder()
-    if home is not None:
-        yield home / ".cache" / "strandline" / "locks"
-    yield Path(tempfile.gettempdir()) / f"strandline-{os.getuid()}"

@@ -105,6 +105,35 @@ def ensure_own_folder(place: Path, where: str, remedy: str) -> None:
         os.chmod(place, 0o700)
 
 
+def find_own_folder(purpose: str, where: str, remedy: str, configured: str | None = None) -> Path:
+    """Returns a private folder, in the user's home or else in the system's temporary folder.
+
+    Args:
+        purpose: the folder's name in the home.
+        configured: a folder that is used instead, if it is set.
+
+    Raises:
+        SpecError: if no folder can be created, or if other users own the existing folder or may
+            write to it.
+    """
+    home = home_folder()
+    folders = [home / ".cache" / "strandline" / purpose] if home is not None else []
+    folders.append(Path(tempfile.gettempdir()) / f"strandline-{os.getuid()}")
+    problem: OSError | None = None
+    for folder in [Path(configured)] if configured else folders:
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            ensure_own_folder(folder, where, remedy)
+            return folder
+        except OSError as error:
+            problem = error
+    raise SpecError(
+        f"cannot create a folder for {purpose}: {problem}",
+        where=where,
+        remedy=remedy[0].upper() + remedy[1:],
+    )
+
+
 def _sweep(kind: str, above: Path, age: float) -> None:
     prefix = name_prefix(kind)
     for leftover in above.glob(f"{prefix}*"):

@@ -14,6 +14,7 @@ from loader import names
 from loader.errors import SpecError
 from loader.lake import lock_files
 from loader.lake.lock_files import lock_file
+from loader.spark import temporary_files
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def test_a_folder_of_somebody_else_is_refused(place: Path, monkeypatch: pytest.M
     ):
         lock_files.find_user_folder("lake", "s3://bucket")
     place.chmod(0o700)
-    monkeypatch.setattr(lock_files.os, "getuid", lambda: 12345)
+    monkeypatch.setattr(temporary_files.os, "getuid", lambda: 12345)
     with pytest.raises(SpecError, match="not a folder of this user"):
         lock_files.find_user_folder("lake", "s3://bucket")
 
@@ -61,12 +62,12 @@ def test_without_a_variable_it_is_the_home_of_who_runs_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv(lock_files.FOLDER, raising=False)
-    monkeypatch.setattr(lock_files, "home_folder", lambda: tmp_path)
+    monkeypatch.setattr(temporary_files, "home_folder", lambda: tmp_path)
     assert lock_files.find_user_folder("lake", "x").parent == tmp_path / ".cache/strandline/locks"
     # a home that is not writable: a folder with this user's id, still checked
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(lock_files, "home_folder", lambda: tmp_path / "file")
-    monkeypatch.setattr(lock_files.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(temporary_files, "home_folder", lambda: tmp_path / "file")
+    monkeypatch.setattr(temporary_files.tempfile, "gettempdir", lambda: str(tmp_path))
     assert lock_files.find_user_folder("lake", "x").parent.parent == tmp_path
 
 

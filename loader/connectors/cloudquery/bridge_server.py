@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +15,6 @@ from loader.connectors.subprocess.program import open_workspace, write_json
 from loader.connectors.subprocess.supervisor import GRACE, Child, StartError
 from loader.errors import SpecError, TableError
 from loader.spark.child_environment import child_environment
-from loader.spark.temporary_files import ensure_own_folder, home_folder
 from loader.spec.redaction import excerpt
 
 _log = logging.getLogger("loader.program")
@@ -73,35 +70,6 @@ class BridgeServer:
         """Ends the bridge. Its open syncs fail."""
         self._is_ending.set()
         self._child.end_input()
-
-
-def find_default_socket() -> Path:
-    """Returns the default path of the Unix socket, in a folder that only the user can access.
-
-    Raises:
-        SpecError: if no such folder can be created.
-    """
-    remedy = "set another socket with --address"
-    problem: OSError | None = None
-    for folder in _list_folders():
-        try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            ensure_own_folder(folder, "loader serve", remedy)
-            return folder / "serve.sock"
-        except OSError as error:
-            problem = error
-    raise SpecError(
-        f"cannot create a folder for the socket: {problem}",
-        where="loader serve",
-        remedy=remedy.capitalize(),
-    )
-
-
-def _list_folders() -> Iterator[Path]:
-    home = home_folder()
-    if home is not None:
-        yield home / ".cache" / "strandline" / "serve"
-    yield Path(tempfile.gettempdir()) / f"strandline-{os.getuid()}"
 
 
 @contextmanager

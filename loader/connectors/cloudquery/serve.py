@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from loader.cli.duration_option import read_duration
+
 if TYPE_CHECKING:
     from loader.cli.settings import Settings
 
@@ -38,8 +40,8 @@ def choose_address(address: str | None, network: str) -> str:
         SpecError: if the address is a port, which every user on the machine can connect to, and
             `network` is not `tcp`.
     """
-    from loader.connectors.cloudquery.bridge_server import find_default_socket
     from loader.errors import SpecError
+    from loader.spark.temporary_files import find_own_folder
 
     if network == "tcp":
         return address or _PORT
@@ -50,29 +52,10 @@ def choose_address(address: str | None, network: str) -> str:
             remedy="Omit --address, and set the socket's address as `path` of CloudQuery's "
             "destination; or add --network tcp if no other user has access to this machine",
         )
-    return f"unix:{address or find_default_socket()}"
-
-
-def parse_seconds(duration: str) -> float:
-    """Parses a duration such as '30 minutes'. Returns the number of seconds.
-
-    Raises:
-        SpecError: if the string is not a duration.
-    """
-    from loader.duration import Lookback
-    from loader.errors import SpecError
-
-    try:
-        seconds = Lookback.parse(duration).seconds
-    except ValueError:
-        seconds = None
-    if not seconds:
-        raise SpecError(
-            f"{duration!r} is not a duration",
-            where="loader serve, --idle-timeout",
-            remedy="Use a duration such as '30 minutes'",
-        )
-    return float(seconds)
+    if address is None:
+        folder = find_own_folder("serve", "loader serve", "set another socket with --address")
+        address = str(folder / "serve.sock")
+    return f"unix:{address}"
 
 
 @click.command(context_settings=_CONTEXT, short_help="Lets `cloudquery sync` write to the lake.")
@@ -90,6 +73,7 @@ def parse_seconds(duration: str) -> float:
 )
 @click.option(
     "--idle-timeout",
+    callback=read_duration,
     default="1 hour",
     show_default=True,
     help="Fail a sync that has sent nothing for this long.",
@@ -105,7 +89,7 @@ def serve(
     settings: Settings,
     address: str | None,
     network: str,
-    idle_timeout: str,
+    idle_timeout: float,
     destination: str | None,
     python: str | None,
 ) -> None:
@@ -119,7 +103,6 @@ def serve(
 
     refuse_typos(click.get_current_context())
     listen_at = choose_address(address, network)
-    idle_seconds = parse_seconds(idle_timeout)
     spec, lake = choose_lake(settings, destination)
     if network == "tcp":
         settings.output.warning(
@@ -129,7 +112,7 @@ def serve(
         )
     # The bridge listens before Spark starts, because with `registry: local`, CloudQuery waits only
     # five seconds.
-    with start_bridge_server(listen_at, python, idle_seconds) as bridge:
+    with start_bridge_server(listen_at, python, idle_timeout) as bridge:
         at = bridge.address
         settings.output.event("listening", f"listening at {at}", address=at)
         with open_ingest(settings, spec, lake, bridge.end) as ingest:
