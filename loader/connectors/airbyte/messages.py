@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any
 
 from loader.connectors.airbyte.catalog import Key, KeysByName, group_by_name, key_of, resolve_stream
-from loader.connectors.subprocess.json_values import decode, encode
+from loader.connectors.subprocess.json_values import decode
 from loader.connectors.subprocess.log_relay import (
     is_broken_message,
     is_error,
@@ -140,14 +140,8 @@ class AirbyteMessages:
             count = None
         part = {"STREAM": "stream", "GLOBAL": "global"}.get(kind, "data")
         key = self._resolve_key(state["stream"], reader) if kind == "STREAM" else None
-        try:
-            text = None if is_deep else encode(state.get(part))
-        except RecursionError:
-            text = None
-        if text is None:
-            reader.refuse_deep_state(key)
-        else:
-            reader.add_state("LEGACY" if part == "data" else kind, key, text, count)
+        kind = "LEGACY" if part == "data" else kind
+        reader.add_state(kind, key, state.get(part), is_deep, count)
 
     def _handle_trace(self, trace: Mapping[str, Any], reader: MessageReader) -> None:
         if trace.get("type") == "STREAM_STATUS":

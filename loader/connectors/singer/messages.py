@@ -13,7 +13,7 @@ from loader.connectors.subprocess.connector_state import (
     find_oldest_shared,
     find_streams_behind,
 )
-from loader.connectors.subprocess.json_values import decode, encode
+from loader.connectors.subprocess.json_values import decode
 from loader.connectors.subprocess.log_relay import (
     is_broken_message,
     is_untyped_record,
@@ -61,14 +61,7 @@ class SingerMessages:
         elif kind == "STATE":
             if "value" not in message:
                 raise _build_broken_error(line, reader)
-            try:
-                text = None if is_deep else encode(message["value"])
-            except RecursionError:
-                text = None
-            if text is None:
-                reader.refuse_deep_state(None)
-            else:
-                reader.add_state("STATE", None, text)
+            reader.add_state("STATE", None, message["value"], is_deep)
         elif kind == "SCHEMA":
             self._check_schema(message, reader)
         elif kind == "BATCH":

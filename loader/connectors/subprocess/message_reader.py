@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from loader.connectors.subprocess import supervisor
 from loader.connectors.subprocess.connector_state import ConnectorState
+from loader.connectors.subprocess.json_values import encode
 from loader.connectors.subprocess.log_relay import LogRelay
 from loader.connectors.subprocess.program import Program
 from loader.connectors.subprocess.record_spool import RecordSpool, SpooledBatch
@@ -250,12 +251,7 @@ class MessageReader:
 
         self._add_to_spool(self.streams.get(key), key, refuse)
 
-    def refuse_deep_state(self, key: Hashable | None) -> None:
-        """Makes streams fail because a state is nested too deeply to be stored.
-
-        Args:
-            key: the stream that the state covers, or None for all streams.
-        """
+    def _refuse_deep_state(self, key: Hashable | None) -> None:
         for each, stream in self.streams.items():
             if key in (None, each) and stream.is_incremental:
                 deep = TableError(
@@ -290,14 +286,29 @@ class MessageReader:
                 self._end_stream(stream, deep)
 
     def add_state(
-        self, kind: str, key: Hashable | None, text: str, count: float | None = None
+        self,
+        kind: str,
+        key: Hashable | None,
+        value: Any,
+        is_deep: bool,
+        count: float | None = None,
     ) -> None:
         """Adds a state to the streams that it covers.
 
+        If the state is nested too deeply to be stored, these streams fail.
+
         Args:
             key: the stream that the state covers, or None for all streams.
+            is_deep: whether `value` lacks the state's inner levels.
             count: the number of records that the program has sent since the stream's last state.
         """
+        try:
+            text = None if is_deep else encode(value)
+        except RecursionError:
+            text = None
+        if text is None:
+            self._refuse_deep_state(key)
+            return
         self._number += 1
         state = ConnectorState(self._protocol, kind, key is None, self._number, text)
         if key is not None and key not in self.streams:

@@ -28,6 +28,7 @@ from loader.connectors.subprocess.json_values import (
     make_key_converter,
 )
 from loader.connectors.subprocess.log_relay import truncate_nesting
+from loader.connectors.subprocess.message_reader import MessageReader
 from loader.connectors.subprocess.program import Program, read_answer
 from loader.connectors.subprocess.record_spool import Limits
 from loader.connectors.subprocess.source import CatalogEntry, ProgramOptions, ProgramSource
@@ -261,7 +262,8 @@ def test_a_deep_state_fails_what_it_covers_only(tmp_path: Path, depth: int, kind
 
 def test_a_deep_state_of_a_tap_fails_what_it_covers_only() -> None:
     refused: list[Any] = []
-    delivery: Any = SimpleNamespace(source="api", refuse_deep_state=refused.append)
+    delivery: Any = MessageReader.__new__(MessageReader)
+    delivery.source, delivery._refuse_deep_state = "api", refused.append
     for depth in (600, 100_000):
         line = f'{{"type":"STATE","value":{_nested(depth)}}}'
         SingerMessages({}, {"items": "items"}).handle_line(line.encode(), delivery)
