@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from itertools import chain
 from typing import Any
 
 from filelock import Timeout
@@ -66,35 +67,26 @@ class LakeState(StateBackend):
         )
 
     def latest(self, key: str) -> list[StateRow]:
-        with self._translate_errors():
-            records = self.lake.find_records(self.table)
-            if records is None:
-                return []
-            cache = get_cache(records.handle)
-            if key not in cache:
-                has_few_files = records.files() <= _FEW
-                rows = (
-                    map(_parse_row, records.select(_COLUMNS, {"key": key}, {}))
-                    if has_few_files
-                    else None
-                )
-                cache[key] = _newest(rows) if rows is not None else super().latest(key)
-            return list(cache[key])
+        return self._read_latest([key])[key]
 
     def latest_by_key(self, keys: Sequence[str]) -> dict[str, list[StateRow] | StateError]:
-        if len(keys) < _MANY:
-            return super().latest_by_key(keys)
+        return {**self._read_latest(keys)}
+
+    def _read_latest(self, keys: Sequence[str]) -> dict[str, list[StateRow]]:
         with self._translate_errors():
             records = self.lake.find_records(self.table)
             if records is None:
                 return {key: [] for key in keys}
             cache = get_cache(records.handle)
             missing = [key for key in keys if key not in cache]
-            if missing and (records.rows() > _FEW or records.files() > _FEW):
+            are_many = len(missing) >= _MANY
+            if missing and (records.files() > _FEW or (are_many and records.rows() > _FEW)):
                 cache |= self._query_latest(missing)
             elif missing:
+                conditions = [{}] if are_many else [{"key": key} for key in missing]
+                stored = (records.select(_COLUMNS, equal, {}) for equal in conditions)
                 by_key: dict[str, list[StateRow]] = {key: [] for key in missing}
-                for row in map(_parse_row, records.select(_COLUMNS, {}, {})):
+                for row in map(_parse_row, chain.from_iterable(stored)):
                     if row.key in by_key:
                         by_key[row.key].append(row)
                 cache |= {key: _newest(rows) for key, rows in by_key.items()}
@@ -148,7 +140,7 @@ class LakeState(StateBackend):
             if (row.key, row.version) in existing:
                 raise build_second_writer_error(row, self.where)
 
-    def _query_latest(self, keys: Sequence[str]) -> dict[str, list[StateRow] | StateError]:
+    def _query_latest(self, keys: Sequence[str]) -> dict[str, list[StateRow]]:
         rows = self._query(
             f"""
             with ranked as (

@@ -29,6 +29,12 @@ MIXED = "mixed"
 _RESET = "reset "
 """The prefix that `loader state reset` adds to the selection in a state."""
 
+_TYPES = {
+    **dict.fromkeys(("cursor", "cursor_field", "selection", "table_id"), str),
+    **dict.fromkeys(("mark", "backfill", "boundary", "masks"), dict),
+}
+"""The types of a state value's entries. Each entry may be missing."""
+
 _REMEDY = "Set a cursor with `loader state set`, or start over with `loader state reset`"
 
 
@@ -124,40 +130,27 @@ class TableState:
             if not isinstance(value, dict) or "batch" not in value:
                 raise ValueError("it is not a JSON object with a batch")
             _check_format(_parse_count(value.get("format", FORMAT), "format", 1), key)
-            text_of, field, mark = (value.get(k) for k in ("cursor", "cursor_field", "mark"))
-            base, backfill = value.get("base_generation"), value.get("backfill")
+            for name, kind in _TYPES.items():
+                if not isinstance(value.get(name), kind | None):
+                    raise ValueError(f"its {name} has the wrong type")
+            text_of, masks, base = (value.get(n) for n in ("cursor", "masks", "base_generation"))
+            if not isinstance((masks or {}).get("columns", {}), dict):
+                raise ValueError("its masks have the wrong type")
             cursor = None
             if text_of is not None:
-                if not isinstance(text_of, str):
-                    raise ValueError("its cursor is not a string")
                 cursor = parse_stored(text_of, CursorType(value["cursor_type"]).value, key)
-            if not isinstance(field, str | None) or not isinstance(mark, dict | None):
-                raise ValueError("its cursor_field or mark has the wrong type")
-            boundary, selection = value.get("boundary"), value.get("selection", "")
-            if not isinstance(backfill, dict | None) or not isinstance(boundary, dict | None):
-                raise ValueError("its backfill or boundary has the wrong type")
-            if not isinstance(selection, str):
-                raise ValueError("its selection is not a string")
-            masks = value.get("masks")
-            if not isinstance(masks, dict | None) or not isinstance(
-                (masks or {}).get("columns", {}), dict
-            ):
-                raise ValueError("its masks have the wrong type")
-            table_id = value.get("table_id")
-            if not isinstance(table_id, str | None):
-                raise ValueError("its table_id is not a string")
             return cls(
                 batch=_parse_count(value["batch"], "batch", 0),
                 generation=_parse_count(value.get("generation", 1), "generation", 1),
                 cursor=cursor,
-                cursor_field=field,
-                mark=mark,
+                cursor_field=value.get("cursor_field"),
+                mark=value.get("mark"),
                 base=_parse_count(base, "base_generation", 1) if base is not None else None,
-                backfill=backfill,
-                boundary=boundary,
-                selection=selection,
+                backfill=value.get("backfill"),
+                boundary=value.get("boundary"),
+                selection=value.get("selection") or "",
                 masks=masks,
-                table_id=table_id,
+                table_id=value.get("table_id"),
             )
         except (ValueError, KeyError, TypeError, RecursionError) as problem:
             why = "it is nested too deeply" if isinstance(problem, RecursionError) else problem
