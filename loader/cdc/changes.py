@@ -224,7 +224,7 @@ class Changes:
         ):
             mask = self._masks.get(field.name)
             is_written = not is_deleted or field.name.lower() in keys
-            has_replaced = self.spool.warnings.has_replaced_elements(column.name)
+            has_replaced = self.spool.log.has_replaced_elements(column.name)
             if not is_written:
                 value = f.lit(None)
             elif i in as_texts:

@@ -340,7 +340,7 @@ class TableDefinitions:
     ) -> None:
         """Raises a TableError if Debezium replaced a value in the changes with null."""
         for column in columns:
-            if spool.warnings.has_replaced_values(build_log_name(table), column.name):
+            if spool.log.has_replaced_values(build_log_name(table), column.name):
                 raise TableError(
                     f"Debezium cannot convert a value of {column.name} ({column.declared}) in the "
                     "log",

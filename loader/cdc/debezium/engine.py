@@ -114,7 +114,7 @@ def read_into_spool(
         return None
     error = excerpt(str(result.get("error") or ""), 1000)
     if code == 0 and not error:
-        return ChangeSpool(folder, request.tables, log.warnings)
+        return ChangeSpool(folder, request.tables, log)
     if code == -signal.SIGKILL:
         error = "its process was killed: the machine may lack memory"
     if code in (-signal.SIGTERM, 128 + signal.SIGTERM) and not error:

@@ -44,33 +44,10 @@ _WARNING = re.compile(
 _ELEMENT = "-element"
 
 
-@dataclass(frozen=True)
-class ConversionWarnings:
-    """Debezium's warnings about values that it omitted or replaced with null.
-
-    Attributes:
-        mentions: the variable part of each warning. It starts with the column's name, or with the
-            names of the table and the column.
-    """
-
-    mentions: frozenset[str] = frozenset()
-
-    def has_replaced_values(self, table: str, column: str) -> bool:
-        """Returns whether values of a column may have been replaced with null.
-
-        Args:
-            table: the table's name in the log. Warnings that name no table apply to all tables.
-        """
-        prefixes = tuple(f"{name}{end}" for name in (f"{table}.{column}", column) for end in " '")
-        return any(mention.startswith(prefixes) for mention in self.mentions)
-
-    def has_replaced_elements(self, column: str) -> bool:
-        """Returns whether elements of arrays in a column may have been replaced with null."""
-        return any(mention.startswith(f"{column}{_ELEMENT}") for mention in self.mentions)
-
-
 class DebeziumLog:
-    """Collects the warnings in Debezium's log. The log is not stored, because it may quote values.
+    """Collects Debezium's warnings about values that it omitted or replaced with null.
+
+    The log itself is not stored, because it may quote values.
 
     Attributes:
         last_line: the last line that is not empty.
@@ -78,6 +55,8 @@ class DebeziumLog:
 
     def __init__(self) -> None:
         self.last_line = ""
+        # The variable part of each warning. It starts with the column's name, or with the names of
+        # the table and the column.
         self._mentions: set[str] = set()
 
     def add_line(self, line: str) -> None:
@@ -86,9 +65,18 @@ class DebeziumLog:
         if match:
             self._mentions.add(match[1])
 
-    @property
-    def warnings(self) -> ConversionWarnings:
-        return ConversionWarnings(frozenset(self._mentions))
+    def has_replaced_values(self, table: str, column: str) -> bool:
+        """Returns whether values of a column may have been replaced with null.
+
+        Args:
+            table: the table's name in the log. Warnings that name no table apply to all tables.
+        """
+        prefixes = tuple(f"{name}{end}" for name in (f"{table}.{column}", column) for end in " '")
+        return any(mention.startswith(prefixes) for mention in self._mentions)
+
+    def has_replaced_elements(self, column: str) -> bool:
+        """Returns whether elements of arrays in a column may have been replaced with null."""
+        return any(mention.startswith(f"{column}{_ELEMENT}") for mention in self._mentions)
 
 
 class SpoolWriter:
@@ -226,14 +214,9 @@ class ChangeSpool:
         tables: the tables of the :class:`SpoolWriter`, in the same order.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        tables: Sequence[str],
-        warnings: ConversionWarnings = ConversionWarnings(),
-    ) -> None:
+    def __init__(self, folder: Path, tables: Sequence[str], log: DebeziumLog) -> None:
         self.folder = folder
-        self.warnings = warnings
+        self.log = log
         self._table_ids = {name: number for number, name in enumerate(tables)}
         self._counts: dict[str, Any] = json.loads((folder / DONE).read_text())
         self._transactions = (folder / TRANSACTIONS).read_bytes()
