@@ -168,8 +168,7 @@ class CatalogLockStore:
         return self._build_without(builder, _list_untagged(base, tags))
 
     def _builder(self, base: Any) -> Any:
-        jvm: Any = self.lake.spark._jvm
-        return jvm.org.apache.iceberg.TableMetadata.buildFrom(base)
+        return self.lake.jvm.org.apache.iceberg.TableMetadata.buildFrom(base)
 
     def _make_snapshot(self, base: Any, record: str) -> Any:
         """Creates an empty snapshot whose summary contains a record.
@@ -177,7 +176,6 @@ class CatalogLockStore:
         The snapshot has no parent, like the first snapshot of a branch. With a parent, the catalog
         would require increasing sequence numbers, and one of two concurrent swaps would fail.
         """
-        jvm: Any = self.lake.spark._jvm
         main = base.currentSnapshot()
         values = {
             "snapshot-id": secrets.randbits(63),
@@ -189,16 +187,14 @@ class CatalogLockStore:
         }
         if base.formatVersion() >= 3:
             values |= {"first-row-id": base.nextRowId(), "added-rows": 0}
-        return jvm.org.apache.iceberg.SnapshotParser.fromJson(json.dumps(values))
+        return self.lake.jvm.org.apache.iceberg.SnapshotParser.fromJson(json.dumps(values))
 
     def _tag(self, snapshot: Any, age: int | None = None) -> Any:
-        jvm: Any = self.lake.spark._jvm
-        builder = jvm.org.apache.iceberg.SnapshotRef.tagBuilder(snapshot.snapshotId())
-        return builder.maxRefAgeMs(age).build()
+        refs = self.lake.jvm.org.apache.iceberg.SnapshotRef
+        return refs.tagBuilder(snapshot.snapshotId()).maxRefAgeMs(age).build()
 
     def _build_without(self, builder: Any, snapshots: list[Any]) -> Any:
-        jvm: Any = self.lake.spark._jvm
-        removed = jvm.java.util.ArrayList()
+        removed = self.lake.jvm.java.util.ArrayList()
         for snapshot in snapshots:
             removed.add(snapshot)
         return builder.removeSnapshots(removed).build()

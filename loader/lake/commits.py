@@ -194,6 +194,20 @@ def batch_of(snapshot: Any) -> int | None:
     return None if batch is None else int(batch)
 
 
+def list_ancestors(handle: Any, snapshot: Any) -> Iterator[Any]:
+    """Yields a snapshot and its ancestors that have not expired, newest first.
+
+    Reads lazily, because each takes a JVM call.
+
+    Args:
+        snapshot: may be None.
+    """
+    while snapshot is not None:
+        yield snapshot
+        parent = snapshot.parentId()
+        snapshot = handle.snapshot(parent) if parent is not None else None
+
+
 def _commit(handle: Any, snapshot: Any) -> Commit | None:
     summary = snapshot.summary()
     batch = batch_of(snapshot)
@@ -218,13 +232,10 @@ def _commit(handle: Any, snapshot: Any) -> Commit | None:
 
 def _list_published(handle: Any) -> Iterator[Commit]:
     """Yields the batches whose commits have not expired, newest first."""
-    snapshot = handle.currentSnapshot()
-    while snapshot is not None:
+    for snapshot in list_ancestors(handle, handle.currentSnapshot()):
         commit = _commit(handle, snapshot)
         if commit is not None:
             yield commit
-        parent = snapshot.parentId()
-        snapshot = handle.snapshot(parent) if parent is not None else None
 
 
 def _find_kept_by_compaction(handle: Any, of: Collection[str] = ()) -> Commit | None:

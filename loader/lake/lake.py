@@ -71,7 +71,7 @@ class Lake:
     def for_thread(self) -> Lake:
         """Returns a lake for the same namespace with a separate session."""
         lake = Lake(self.shared, self.schema, separate=True)
-        lake.__dict__ |= {"catalog": self.catalog, "_in_folders": self._in_folders}
+        lake.__dict__ |= {"catalog": self.catalog, "is_in_folders": self.is_in_folders}
         return lake
 
     @contextmanager
@@ -239,12 +239,12 @@ class Lake:
         handle = self.jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(
             self.shared._jsparkSession, f"{quote_name(self.catalog)}.{self.name(table)}"
         )
-        if self._in_folders:
+        if self.is_in_folders:
             confirm_place(handle, f"{self.schema}.{table}")
         return handle
 
     @cached_property
-    def _in_folders(self) -> bool:
+    def is_in_folders(self) -> bool:
         """Whether the catalog is a Hadoop catalog, whose folders can be copied or moved."""
         kind = self.shared.conf.get(f"spark.sql.catalog.{self.catalog}.type", None)
         return (kind or "").lower() == "hadoop"

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from loader.errors import TableError
-from loader.lake.commits import BATCH, STATE, SYNC, Commit, batch_of, newest_commit
+from loader.lake.commits import BATCH, STATE, SYNC, Commit, batch_of, list_ancestors, newest_commit
 from loader.lake.lake import Lake
 from loader.rows.version_order import BATCH as BATCH_COLUMN
 from loader.rows.version_order import quote_name
@@ -154,10 +154,8 @@ def _list_recently_staged(handle: Any) -> Iterator[int]:
 
     Earlier ones have been discarded by the run that published the newest batch.
     """
-    newest = handle.currentSnapshot()
-    while newest is not None and batch_of(newest) is None:
-        parent = newest.parentId()
-        newest = handle.snapshot(parent) if parent is not None else None
+    ancestors = list_ancestors(handle, handle.currentSnapshot())
+    newest = next((each for each in ancestors if batch_of(each) is not None), None)
     since = None
     if newest is not None:
         since = int(newest.summary().get("source-snapshot-id") or newest.snapshotId())
@@ -178,12 +176,11 @@ def _list_published(handle: Any) -> set[int]:
     refs = handle.refs()
     heads = [handle.currentSnapshot(), *(handle.snapshot(refs[n].snapshotId()) for n in refs)]
     for head in heads:
-        snapshot = head
-        while snapshot is not None and snapshot.snapshotId() not in published:
+        for snapshot in list_ancestors(handle, head):
+            if snapshot.snapshotId() in published:
+                break
             published.add(int(snapshot.snapshotId()))
-            parent = snapshot.parentId()
             source = snapshot.summary().get("source-snapshot-id")
             if source is not None:
                 published.add(int(source))
-            snapshot = handle.snapshot(parent) if parent is not None else None
     return published

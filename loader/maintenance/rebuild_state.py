@@ -258,19 +258,13 @@ def quarantine_table(lake: Lake, table: str) -> str | None:
             error = translate_error(problem, f"table {lake.schema}.{table}")
             if not isinstance(error, DamagedError):
                 raise error from problem
-        result = _move_folder(lake, table) if _is_hadoop(lake) else _unregister(lake, table)
+        result = _move_folder(lake, table) if lake.is_in_folders else _unregister(lake, table)
         return f"{error.what}. An empty table replaces it; its remaining files {result}"
-
-
-def _is_hadoop(lake: Lake) -> bool:
-    kind = lake.spark.conf.get(f"spark.sql.catalog.{lake.catalog}.type", None)
-    return (kind or "").lower() == "hadoop"
 
 
 def _move_folder(lake: Lake, table: str) -> str:
     """Moves the table's folder. Renames `metadata`, so that no catalog lists it as a table."""
-    jvm: Any = lake.spark._jvm
-    path = jvm.org.apache.hadoop.fs.Path
+    path = lake.jvm.org.apache.hadoop.fs.Path
     warehouse = lake.spark.conf.get(f"spark.sql.catalog.{lake.catalog}.warehouse", None) or ""
     home = path(f"{warehouse.rstrip('/')}/{lake.schema}")
     files = home.getFileSystem(lake.spark._jsparkSession.sessionState().newHadoopConf())
@@ -293,11 +287,10 @@ def _move_folder(lake: Lake, table: str) -> str:
 
 def _unregister(lake: Lake, table: str) -> str:
     """Removes the table from its catalog. Unlike `drop table`, does not read the table."""
-    jvm: Any = lake.spark._jvm
     context: Any = lake.spark.sparkContext
-    names = context._gateway.new_array(jvm.java.lang.String, 2)
+    names = context._gateway.new_array(lake.jvm.java.lang.String, 2)
     names[0], names[1] = lake.schema, table
     manager = lake.spark._jsparkSession.sessionState().catalogManager()
     catalog = manager.catalog(lake.catalog).icebergCatalog()
-    catalog.dropTable(jvm.org.apache.iceberg.catalog.TableIdentifier.of(names), False)
+    catalog.dropTable(lake.jvm.org.apache.iceberg.catalog.TableIdentifier.of(names), False)
     return "are still in their folder, but the catalog no longer lists the table"

@@ -35,7 +35,7 @@ from typing import Any
 
 from loader.errors import TableError
 from loader.formatting import format_count
-from loader.lake.commits import COMPACTED_TO, newest_commit, sharers
+from loader.lake.commits import COMPACTED_TO, list_ancestors, newest_commit, sharers
 from loader.lake.lake import Lake
 from loader.lake.ledger import REMEDY
 from loader.lake.ledger import TABLE as LEDGER
@@ -366,10 +366,9 @@ def close_account(lake: Lake, table: str) -> RemovalAccount:
 
 
 def _has_removed_rows(handle: Any, account: RemovalAccount) -> bool:
-    snapshot = handle.currentSnapshot()
-    while snapshot is not None and str(snapshot.snapshotId()) != account.since:
+    for snapshot in list_ancestors(handle, handle.currentSnapshot()):
+        if str(snapshot.snapshotId()) == account.since:
+            return False
         if snapshot.operation() in ("delete", "overwrite"):
             return True
-        parent = snapshot.parentId()
-        snapshot = handle.snapshot(parent) if parent is not None else None
     return False

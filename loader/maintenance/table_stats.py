@@ -88,8 +88,7 @@ def _measure_folder(lake: Lake, table: str) -> tuple[int, int] | None:
     handle = lake.handle(table)
     if {"write.data.path", "write.object-storage.enabled"} & set(lake.properties(table)):
         return None  # the files are in another folder or share a folder with other tables
-    jvm: Any = lake.spark._jvm
-    folder = jvm.org.apache.hadoop.fs.Path(f"{handle.location()}/data")
+    folder = lake.jvm.org.apache.hadoop.fs.Path(f"{handle.location()}/data")
     try:
         files = folder.getFileSystem(lake.spark._jsparkSession.sessionState().newHadoopConf())
         if not files.exists(folder):

@@ -10,7 +10,6 @@ from pyspark.sql.window import Window as Over
 
 from loader.errors import LoaderError, TableError
 from loader.formatting import format_count, format_duration
-from loader.lake.commits import newest_commit
 from loader.lake.lake import Lake
 from loader.lake.ledger import NOTHING_NEW, RECONCILE, RECOVERED, SYNCED
 from loader.lake.ledger import TABLE as LEDGER
@@ -27,7 +26,7 @@ from loader.spark.executors import runs_on_cluster
 from loader.spark.named_steps import step
 from loader.sync.destination_check import check_destinations
 from loader.sync.mask_changes import check_masks
-from loader.sync.ownership import check_origin, check_ownership, select_own_rows
+from loader.sync.ownership import select_own_rows
 from loader.sync.pipeline import Pipeline, PlannedSource
 from loader.sync.plan_window import find_clock_slack
 from loader.sync.preview import read_rows
@@ -102,7 +101,6 @@ def check_tables(
                 try:
                     stores = pipeline.open_stores(part.spec)
                     lake = stores.lake
-                    _check_ownership(plan, lake)
                     with step(f"{plan.name}: checking"):
                         notes = [
                             *describe_masks(plan, stores),
@@ -133,12 +131,6 @@ def _check_executors(
             read_rows(plan, snapshot, pipeline.open_stores(part.spec).lake, 1).collect()
     except Exception as error:
         yield pipeline.redact_error(error, f"table {plan.name}")
-
-
-def _check_ownership(plan: TablePlan, lake: Lake) -> None:
-    if lake.exists(plan.lake_table):
-        check_ownership(plan, lake, newest_commit(lake, plan.lake_table))
-        check_origin(plan, lake)
 
 
 def describe_drift(plan: TablePlan, lake: Lake) -> list[str]:
