@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from loader import __version__
-from loader.lake.snapshot_cache import get_cache
 from loader.lake.system_tables import (
     add_missing_columns,
     append_rows,
     describe_remedy,
     ensure_table,
+    get_cache,
     reports_damage,
 )
 from loader.rows.literal import text_literal
@@ -32,23 +32,6 @@ LOCKED = "locked"
 RECOVERED = "recovered"
 RECONCILE = "reconcile"
 """The `mode` of a repair's batch."""
-
-_TYPES = {
-    "batch": "bigint",
-    "generation": "bigint",
-    "rows_read": "bigint",
-    "rows_appended": "bigint",
-    "rows_redelivered": "bigint",
-    "rows_null_cursor": "bigint",
-    "rows_below_cursor": "bigint",
-    "rows_at_cursor": "bigint",
-    "rows_cursor_unmoved": "bigint",
-    "complete_until": "timestamp",
-    "started_at": "timestamp",
-    "finished_at": "timestamp",
-    "snapshot_id": "bigint",
-    "log_bytes": "bigint",
-}
 
 
 @dataclass(frozen=True)
@@ -168,7 +151,8 @@ _FEW_FILES = 100
 _ALL = ("", "")
 """A marker: the cache contains this key only if it contains the batches of all tables."""
 
-COLUMNS = {one.name: _TYPES.get(one.name, "string") for one in fields(SyncRecord)}
+_TYPES = {"str": "string", "int": "bigint", "dt.datetime": "timestamp"}
+COLUMNS = {one.name: _TYPES[str(one.type).partition(" ")[0]] for one in fields(SyncRecord)}
 """The ledger's columns with their types, in order."""
 
 

@@ -1,11 +1,16 @@
 """Creates, alters and appends to system tables, which contain the loader's state and ledger.
 
 If a system table is damaged, the error names it and not the table that is being synced.
+
+Values of state and ledger are cached for each Iceberg snapshot. A snapshot never changes, so they
+remain valid until another process writes to the table. A run that finds no new rows reads only the
+newest snapshot id of each table.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import wraps
@@ -15,7 +20,6 @@ from filelock import Timeout
 
 from loader.corruption import RECOVERY
 from loader.errors import DamagedError, TableError
-from loader.lake.snapshot_cache import append_and_note
 
 if TYPE_CHECKING:
     from loader.lake.iceberg_rows import Records
@@ -160,7 +164,7 @@ def append_rows(
     Args:
         rows: the values of each row, keyed by column; see
             :meth:`loader.lake.iceberg_rows.Records.append`.
-        note: adds the rows to the table's cache (:mod:`loader.lake.snapshot_cache`); None if the
+        note: adds the rows to the table's cache (:func:`get_cache`); None if the
             table has no cache.
     """
     with _lock_for_append(lake, table):
@@ -184,3 +188,49 @@ def _lock_for_append(lake: Lake, table: str) -> Iterator[None]:
             where=f"table {table}",
             remedy="Run again: the next run records the batches that this run has published",
         ) from None
+
+
+_MAX_TABLES = 32
+"""The maximum number of cached tables. A process rarely writes to more than two of them."""
+
+_changing = threading.Lock()
+_tables: OrderedDict[str, tuple[int | None, dict[Any, Any]]] = OrderedDict()
+
+
+def get_cache(handle: Any) -> dict[Any, Any]:
+    """Returns the cache for a newly loaded table's current snapshot. Callers may add values."""
+    identity, current = str(handle.uuid()), _current(handle)
+    with _changing:
+        as_of, cache = _tables.pop(identity, (None, {}))
+        if as_of != current:
+            cache = {}
+        _tables[identity] = current, cache
+        while len(_tables) > _MAX_TABLES:
+            _tables.popitem(last=False)
+        return cache
+
+
+def append_and_note(
+    handle: Any, write: Callable[[], None], note: Callable[[dict[Any, Any]], None]
+) -> None:
+    """Appends to a table and updates the table's cache for the new snapshot.
+
+    If another process writes to the table concurrently, the cache is not updated.
+
+    Args:
+        handle: Iceberg's newly loaded handle for the table; `write` commits through it.
+        note: adds the appended values to the cache.
+    """
+    before, cache = _current(handle), dict(get_cache(handle))
+    write()
+    after = handle.currentSnapshot()
+    if after is None or after.parentId() != before:
+        return
+    note(cache)
+    with _changing:
+        _tables[str(handle.uuid())] = int(after.snapshotId()), cache
+
+
+def _current(handle: Any) -> int | None:
+    snapshot = handle.currentSnapshot()
+    return int(snapshot.snapshotId()) if snapshot is not None else None

@@ -22,6 +22,7 @@ contains the same table.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from pyspark.sql import types as t
 
@@ -46,15 +47,7 @@ def bare(data_type: t.DataType) -> t.DataType:
 
     A change in one of these is not a schema change.
     """
-    if isinstance(data_type, t.StructType):
-        return t.StructType([t.StructField(f.name, bare(f.dataType)) for f in data_type.fields])
-    if isinstance(data_type, t.ArrayType):
-        return t.ArrayType(bare(data_type.elementType))
-    if isinstance(data_type, t.MapType):
-        return t.MapType(bare(data_type.keyType), bare(data_type.valueType))
-    if isinstance(data_type, (t.CharType, t.VarcharType)):
-        return t.StringType()
-    return data_type
+    return _replace_leaves(data_type, {t.CharType: t.StringType(), t.VarcharType: t.StringType()})
 
 
 def raw_type(data_type: t.DataType) -> t.DataType:
@@ -62,15 +55,24 @@ def raw_type(data_type: t.DataType) -> t.DataType:
 
     Iceberg has no integer type smaller than int.
     """
+    return _replace_leaves(
+        bare(data_type), {t.ByteType: t.IntegerType(), t.ShortType: t.IntegerType()}
+    )
+
+
+def _replace_leaves(
+    data_type: t.DataType, leaves: Mapping[type[t.DataType], t.DataType]
+) -> t.DataType:
+    """Replaces the types of scalars, also within structs, arrays and maps."""
     if isinstance(data_type, t.StructType):
-        return t.StructType([t.StructField(f.name, raw_type(f.dataType)) for f in data_type.fields])
+        fields = [(f.name, _replace_leaves(f.dataType, leaves)) for f in data_type.fields]
+        return t.StructType([t.StructField(name, inner) for name, inner in fields])
     if isinstance(data_type, t.ArrayType):
-        return t.ArrayType(raw_type(data_type.elementType))
+        return t.ArrayType(_replace_leaves(data_type.elementType, leaves))
     if isinstance(data_type, t.MapType):
-        return t.MapType(raw_type(data_type.keyType), raw_type(data_type.valueType))
-    if isinstance(data_type, (t.ByteType, t.ShortType)):
-        return t.IntegerType()
-    return bare(data_type)
+        key = _replace_leaves(data_type.keyType, leaves)
+        return t.MapType(key, _replace_leaves(data_type.valueType, leaves))
+    return leaves.get(type(data_type), data_type)
 
 
 def find_wider_type(raw: t.DataType, source: t.DataType) -> t.DataType | None:

@@ -17,8 +17,7 @@ from loader.errors import DamagedError, JavaEndedError, StateError
 from loader.lake.iceberg_rows import Records
 from loader.lake.lake import Lake
 from loader.lake.locks import lock_table
-from loader.lake.snapshot_cache import append_and_note, get_cache
-from loader.lake.system_tables import describe_remedy
+from loader.lake.system_tables import append_and_note, describe_remedy, get_cache
 from loader.rows.literal import text_literal
 from loader.spark.error_translation import translate_error
 from loader.state import StateBackend, StateRow, build_second_writer_error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loader.lake import snapshot_cache
+from loader.lake import system_tables
 from tests.services import Database
 from tests.sync.project import Project
 
@@ -88,7 +88,7 @@ def test_changes_at_the_very_cursor_are_read(project: Project, postgres_database
             for table, of in reported.items()
         }
 
-    snapshot_cache._tables.clear()  # as in a process that has just started
+    system_tables._tables.clear()  # as in a process that has just started
     assert synced() == dict.fromkeys(CHANGES, UNCHANGED)
     for table, (change, _) in CHANGES.items():
         postgres_database.execute(f"update {table} set {change} where {LAST}")

@@ -1,6 +1,8 @@
 """Stores the states of a program in the checkpoints of its tables.
 
-The states are stored unchanged, or encrypted if the source has a `mask_key`.
+The states are stored unchanged, or encrypted if the source has a `mask_key`: a state may contain
+values from masked columns, such as the key or the cursor of the last record, and the loader stores
+states in its state table and in the commits of raw tables.
 
 A state that covers one stream is stored with the stream's table. A state that covers all streams is
 stored with each table whose records it covers. Tables are committed separately, so they may store
@@ -15,16 +17,22 @@ records than the stored state. The new states are then stored only after the run
 from __future__ import annotations
 
 import base64
+import hmac
 import json
+import os
 import zlib
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JJavaError
 
 from loader.connectors.subprocess.json_values import decode
-from loader.connectors.subprocess.state_cipher import StateCipher
 from loader.errors import StateError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _MAX_UNCOMPRESSED_LENGTH = (
     4096  # in characters; longer states are compressed, because each commit contains the state
@@ -178,3 +186,45 @@ def can_store_early(
     shared = [state for state in states if state is not None and state.shared]
     newest = max(shared, key=lambda state: state.number, default=None)
     return newest is None or all(m is not None and m.text == newest.text for m in states)
+
+
+_ENCRYPT, _DECRYPT = 1, 2
+
+
+class StateCipher:
+    """Encrypts and decrypts strings with AES-GCM, in Spark's JVM.
+
+    Args:
+        mask_key: the source's `mask_key`, from which the cipher's key is derived.
+    """
+
+    def __init__(self, spark: SparkSession, mask_key: bytes) -> None:
+        self._jvm: Any = spark._jvm
+        self._key = hmac.digest(mask_key, b"strandline connector state", "sha256")
+
+    def encrypt(self, text: str) -> str:
+        """Encrypts a string to base64. Each call returns a different result."""
+        nonce = os.urandom(12)
+        data = nonce + self._run(_ENCRYPT, nonce, zlib.compress(text.encode(), 6))
+        return base64.b64encode(data).decode()
+
+    def decrypt(self, encrypted: str) -> str:
+        """Decrypts a string.
+
+        Raises:
+            ValueError: if the string is damaged, or was encrypted with another key.
+        """
+        data = base64.b64decode(encrypted)
+        nonce, data = data[:12], data[12:]
+        try:
+            content = self._run(_DECRYPT, nonce, data)
+        except Py4JJavaError:
+            raise ValueError("it was encrypted with another mask_key, or is damaged") from None
+        return zlib.decompress(content).decode()
+
+    def _run(self, mode: int, nonce: bytes, data: bytes) -> bytes:
+        crypto = self._jvm.javax.crypto
+        cipher = crypto.Cipher.getInstance("AES/GCM/NoPadding")
+        parameters = crypto.spec.GCMParameterSpec(128, nonce)
+        cipher.init(mode, crypto.spec.SecretKeySpec(self._key, "AES"), parameters)
+        return bytes(cipher.doFinal(data))

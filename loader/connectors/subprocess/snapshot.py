@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from loader.connectors.subprocess.connector_state import (
     ConnectorState,
+    StateCipher,
     can_repeat_records,
     can_store_early,
 )
@@ -19,7 +20,6 @@ from loader.connectors.subprocess.message_reader import MessageReader, Stream
 from loader.connectors.subprocess.record_masks import RecordMasks
 from loader.connectors.subprocess.record_spool import Limits, RecordSpool, SpooledBatch
 from loader.connectors.subprocess.spool_format import DELETIONS_BEFORE, RecordLayout, flag_deleted
-from loader.connectors.subprocess.state_cipher import StateCipher
 from loader.errors import StateError, TableError
 from loader.rows.cursor import Cursor, read_clock
 from loader.sources.interface import (

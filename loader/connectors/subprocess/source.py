@@ -16,6 +16,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BeforeValidator, Field, PositiveFloat, field_validator
 from pyspark.sql import types as t
 
+from loader.connectors.subprocess.connector_state import StateCipher
 from loader.connectors.subprocess.json_schema import (
     Column,
     build_columns,
@@ -27,7 +28,6 @@ from loader.connectors.subprocess.program import Program, open_workspace
 from loader.connectors.subprocess.record_spool import Limits
 from loader.connectors.subprocess.snapshot import PlannedRead, ProgramSnapshot
 from loader.connectors.subprocess.spool_format import RecordLayout
-from loader.connectors.subprocess.state_cipher import StateCipher
 from loader.duration import seconds_of
 from loader.errors import SpecError, TableError
 from loader.names import is_wildcard
