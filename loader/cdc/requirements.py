@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from loader.cdc.slot import (
@@ -96,7 +96,7 @@ def check_requirements(
     )
 
 
-def check_server(connection: Connection, slot: SourceSlot) -> list[UnmetRequirement]:
+def check_server(connection: Connection, slot: SourceSlot) -> Iterator[UnmetRequirement]:
     text = slot.database.dialect.text
     [(version, wal_level, may_replicate, role, used_slots, max_slots, standby)] = connection.rows(
         f"""
@@ -121,42 +121,32 @@ def check_server(connection: Connection, slot: SourceSlot) -> list[UnmetRequirem
             pg_catalog.pg_is_in_recovery()::text
         """
     )
-    unmet = []
     if int(version or 0) < _MIN_VERSION:
-        unmet.append(UnmetRequirement("its PostgreSQL is older than 14", "Upgrade it"))
+        yield UnmetRequirement("its PostgreSQL is older than 14", "Upgrade it")
     if standby == "true":
-        unmet.append(
-            UnmetRequirement("it is a read replica", "Use the primary in the source's url")
-        )
+        yield UnmetRequirement("it is a read replica", "Use the primary in the source's url")
     if wal_level != "logical":
-        unmet.append(
-            UnmetRequirement(
-                f"wal_level is {wal_level}",
-                "Run `alter system set wal_level = 'logical'` and restart the server",
-            )
+        yield UnmetRequirement(
+            f"wal_level is {wal_level}",
+            "Run `alter system set wal_level = 'logical'` and restart the server",
         )
     if may_replicate != "true":
         quoted = slot.database.dialect.quote(role or "")
-        unmet.append(
-            UnmetRequirement(
-                f"the role {role} may not read the log", f"Run `alter role {quoted} replication`"
-            )
+        yield UnmetRequirement(
+            f"the role {role} may not read the log", f"Run `alter role {quoted} replication`"
         )
     if int(used_slots or 0) >= int(max_slots or 0):
-        unmet.append(
-            UnmetRequirement(
-                f"all {max_slots} replication slots are in use",
-                f"Run `alter system set max_replication_slots = {int(max_slots or 0) + 5}` and "
-                "restart the server, or drop a slot that is not used (pg_replication_slots)",
-            )
+        yield UnmetRequirement(
+            f"all {max_slots} replication slots are in use",
+            f"Run `alter system set max_replication_slots = {int(max_slots or 0) + 5}` and "
+            "restart the server, or drop a slot that is not used (pg_replication_slots)",
         )
-    return unmet
 
 
 def check_table(
     connection: Connection, slot: SourceSlot, table: SourceTable, key: Sequence[str]
-) -> list[UnmetRequirement]:
-    """Returns a table's unmet requirements.
+) -> Iterator[UnmetRequirement]:
+    """Yields a table's unmet requirements.
 
     A table without a replica identity must not be published, because PostgreSQL would then reject
     updates of its rows.
@@ -164,11 +154,10 @@ def check_table(
     dialect, native = slot.database.dialect, table.ref.native
     name = slot.database.relation(native)
     if not native.stored:
-        return [
-            UnmetRequirement(
-                "it is not a table: the log has only tables", "Read its underlying tables"
-            )
-        ]
+        yield UnmetRequirement(
+            "it is not a table: the log has only tables", "Read its underlying tables"
+        )
+        return
     rows = connection.rows(
         f"""
         with leaves as (
@@ -223,65 +212,48 @@ def check_table(
         join pg_catalog.pg_class as c on c.oid = leaves.id
         """
     )
-    unmet = []
     if native.where and connection.major_version < 15:
-        unmet.append(
-            UnmetRequirement(
-                "the table has the `where` option, and PostgreSQL 14 publications cannot filter "
-                "rows",
-                "Upgrade it to 15, or read the table with a cursor (sync_mode: incremental)",
-            )
+        yield UnmetRequirement(
+            "the table has the `where` option, and PostgreSQL 14 publications cannot filter rows",
+            "Upgrade it to 15, or read the table with a cursor (sync_mode: incremental)",
         )
     for leaf, persistence, identity, inherited, secured, role, identity_columns, deferrable in rows:
         if persistence != "p":
-            unmet.append(
-                UnmetRequirement(f"{leaf} is unlogged", f"Run `alter table {leaf} set logged`")
-            )
+            yield UnmetRequirement(f"{leaf} is unlogged", f"Run `alter table {leaf} set logged`")
         if inherited == "true":
-            unmet.append(
-                UnmetRequirement(
-                    f"other tables inherit from {leaf}", "Read each of them as a separate table"
-                )
+            yield UnmetRequirement(
+                f"other tables inherit from {leaf}", "Read each of them as a separate table"
             )
-        if secured == "true" and not any("row-level" in requirement.what for requirement in unmet):
-            unmet.append(
-                UnmetRequirement(
-                    f"row-level security hides rows of {name} from the role {role} in queries, "
-                    "but not in the log",
-                    f"Run `alter role {dialect.quote(role or '')} bypassrls`",
-                )
+        if secured == "true" and leaf == rows[0][0]:  # it is the same for all partitions
+            yield UnmetRequirement(
+                f"row-level security hides rows of {name} from the role {role} in queries, "
+                "but not in the log",
+                f"Run `alter role {dialect.quote(role or '')} bypassrls`",
             )
         identity_names = {column.lower() for column in (identity_columns or "").split("\x1f")}
         if deferrable and key:
-            unmet.append(
-                UnmetRequirement(
-                    f"the key ({', '.join(key)}) of {leaf} is deferrable ({deferrable}), so two "
-                    "rows may have the same key within a transaction",
-                    f"Recreate the constraint without `deferrable` on {name}, or read the "
-                    "table with a cursor (sync_mode: incremental)",
-                )
+            yield UnmetRequirement(
+                f"the key ({', '.join(key)}) of {leaf} is deferrable ({deferrable}), so two "
+                "rows may have the same key within a transaction",
+                f"Recreate the constraint without `deferrable` on {name}, or read the "
+                "table with a cursor (sync_mode: incremental)",
             )
         elif identity != "f" and not {column.lower() for column in key} <= identity_names:
-            unmet.append(
-                UnmetRequirement(
-                    f"the log does not show which row of {leaf} was updated or deleted: the "
-                    f"table's replica identity does not contain the key ({', '.join(key)})",
-                    f"Run `alter table {leaf} replica identity full`, or `using index` with a "
-                    "unique index on the key",
-                )
+            yield UnmetRequirement(
+                f"the log does not show which row of {leaf} was updated or deleted: the "
+                f"table's replica identity does not contain the key ({', '.join(key)})",
+                f"Run `alter table {leaf} replica identity full`, or `using index` with a "
+                "unique index on the key",
             )
         elif native.where and identity != "f":
             listed = [column for column in (identity_columns or "").split("\x1f") if column]
             if not _uses_only(connection, slot, table, listed):
-                unmet.append(
-                    UnmetRequirement(
-                        f"the log does not show whether an updated or deleted row of {leaf} "
-                        "matched the `where` option: the table's replica identity "
-                        f"({', '.join(listed)}) lacks a column of the condition",
-                        f"Run `alter table {leaf} replica identity full`",
-                    )
+                yield UnmetRequirement(
+                    f"the log does not show whether an updated or deleted row of {leaf} "
+                    "matched the `where` option: the table's replica identity "
+                    f"({', '.join(listed)}) lacks a column of the condition",
+                    f"Run `alter table {leaf} replica identity full`",
                 )
-    return unmet
 
 
 def _uses_only(
@@ -311,8 +283,8 @@ def _build_key_condition(text: Callable[[str], str], key: Sequence[str]) -> str:
                     )"""
 
 
-def check_publication(connection: Connection, slot: SourceSlot) -> list[UnmetRequirement]:
-    """Returns the unmet requirements of the publication. Returns [] if there is no publication."""
+def check_publication(connection: Connection, slot: SourceSlot) -> Iterator[UnmetRequirement]:
+    """Yields the unmet requirements of the publication; none if there is no publication."""
     dialect, name = slot.database.dialect, slot.database.dialect.quote(slot.name)
     rows = connection.rows(
         f"""
@@ -330,32 +302,24 @@ def check_publication(connection: Connection, slot: SourceSlot) -> list[UnmetReq
         where p.pubname = {dialect.text(slot.name)}
         """
     )
-    unmet = []
     for publishes_all, via_root, filtered in rows:
         if publishes_all != "true":
-            unmet.append(
-                UnmetRequirement(
-                    f"the publication {slot.name} excludes some kinds of changes",
-                    f"Run `alter publication {name} set "
-                    "(publish = 'insert, update, delete, truncate')`",
-                )
+            yield UnmetRequirement(
+                f"the publication {slot.name} excludes some kinds of changes",
+                f"Run `alter publication {name} set "
+                "(publish = 'insert, update, delete, truncate')`",
             )
         if via_root != "true":
-            unmet.append(
-                UnmetRequirement(
-                    f"the publication {slot.name} publishes partitions as separate tables",
-                    f"Run `alter publication {name} set (publish_via_partition_root = true)`",
-                )
+            yield UnmetRequirement(
+                f"the publication {slot.name} publishes partitions as separate tables",
+                f"Run `alter publication {name} set (publish_via_partition_root = true)`",
             )
         if filtered:
-            unmet.append(
-                UnmetRequirement(
-                    f"the publication {slot.name} excludes columns of {filtered}",
-                    f"Run `alter publication {name} drop table {filtered}`, then "
-                    f"`alter publication {name} add table {filtered}`",
-                )
+            yield UnmetRequirement(
+                f"the publication {slot.name} excludes columns of {filtered}",
+                f"Run `alter publication {name} drop table {filtered}`, then "
+                f"`alter publication {name} add table {filtered}`",
             )
-    return unmet
 
 
 def find_unpublishable_tables(
@@ -458,12 +422,13 @@ def _format_table(table: str) -> str:
     )
 
 
-def build_error(unmet: Sequence[UnmetRequirement], where: str) -> TableError | None:
+def build_error(unmet: Iterable[UnmetRequirement], where: str) -> TableError | None:
     """Returns one error that lists all unmet requirements, or None if there are none."""
-    if not unmet:
+    listed = list(unmet)
+    if not listed:
         return None
     return TableError(
-        "the log cannot be read: " + "; ".join(requirement.what for requirement in unmet),
+        "the log cannot be read: " + "; ".join(requirement.what for requirement in listed),
         where=where,
-        remedy=". ".join(requirement.remedy for requirement in unmet),
+        remedy=". ".join(requirement.remedy for requirement in listed),
     )

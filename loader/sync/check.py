@@ -158,45 +158,39 @@ def describe_masks(plan: TablePlan, stores: Stores) -> list[str]:
     return notes
 
 
-def describe_metadata(plan: TablePlan) -> list[str]:
-    """Returns notes about likely problems in a table's metadata."""
-    notes = []
+def describe_metadata(plan: TablePlan) -> Iterator[str]:
+    """Yields notes about likely problems in a table's metadata."""
     if not plan.key:
         why = f" ({plan.table.no_key_reason})" if plan.table.no_key_reason else ""
-        notes.append(
-            f"no primary key: rows are appended, but a deduped_latest model needs a key{why}"
-        )
+        yield f"no primary key: rows are appended, but a deduped_latest model needs a key{why}"
         if plan.options.rotation is not None:
-            notes.append("the `reconcile` option has no effect: without a key no rows are compared")
+            yield "the `reconcile` option has no effect: without a key no rows are compared"
     if plan.follows_log and plan.options.rotation is not None:
-        notes.append("the `reconcile` option has no effect: cdc reads all changes from the log")
+        yield "the `reconcile` option has no effect: cdc reads all changes from the log"
     marks = suggest_deletion_columns(plan.table)
     if plan.deleted is None and marks:
-        notes.append(
-            f"{marks[0]} may flag deleted rows: set deleted_field to load them as tombstones"
-        )
+        yield f"{marks[0]} may flag deleted rows: set deleted_field to load them as tombstones"
     cursor = plan.cursor
     if cursor is None or plan.mode != INCREMENTAL:
-        return notes
+        return
     # PostgreSQL's system column xmin cannot be indexed.
     if plan.table.indexed and cursor.name not in {*plan.table.indexed, "xmin"}:
-        notes.append(f"{cursor.name} has no index: every sync scans the whole table")
+        yield f"{cursor.name} has no index: every sync scans the whole table"
     if cursor.type is CursorType.DATE:
-        notes.append("a date cursor is coarse: each sync rereads the last day")
+        yield "a date cursor is coarse: each sync rereads the last day"
     if cursor.collated:
-        notes.append(
+        yield (
             "the database orders this string cursor by a collation: each sync compares its rows "
             "with the whole raw table"
         )
     if cursor.name in plan.key:
-        notes.append("the cursor is part of the key: updates of a row are not detected")
-    return notes
+        yield "the cursor is part of the key: updates of a row are not detected"
 
 
-def describe_rows(plan: TablePlan, snapshot: Snapshot) -> list[str]:
-    """Returns notes about null cursors, future cursors, and many rows at the highest cursor."""
+def describe_rows(plan: TablePlan, snapshot: Snapshot) -> Iterator[str]:
+    """Yields notes about null cursors, future cursors, and many rows at the highest cursor."""
     if plan.cursor is None or plan.mode != INCREMENTAL:
-        return []
+        return
     name = plan.cursor.name
     window = Window(
         plan.cursor,
@@ -204,7 +198,7 @@ def describe_rows(plan: TablePlan, snapshot: Snapshot) -> list[str]:
         slack=find_clock_slack(plan),
     )
     everything = snapshot.bounds(plan.table, window)
-    notes = list(everything.notes)
+    yield from everything.notes
     if everything.nulls:
         consequence = {
             "include": "they are read at every sync",
@@ -212,17 +206,16 @@ def describe_rows(plan: TablePlan, snapshot: Snapshot) -> list[str]:
             "fail": "the sync will fail",
         }[plan.options.null_cursor]
         null_rows = f"{everything.nulls:,} of {everything.rows:,} rows"
-        notes.append(f"{null_rows} have no {name}: {consequence}")
+        yield f"{null_rows} have no {name}: {consequence}"
     if everything.future:
         rows = format_count(everything.future, "row is", "rows are")
-        notes.append(f"{rows} dated in the future")
+        yield f"{rows} dated in the future"
     if everything.high is not None:
         at_top = Window(plan.cursor, low=everything.high, nulls=False)
         top = snapshot.bounds(plan.table, at_top)
         has_many = top.rows is not None and top.rows > _MANY_ROWS
         if has_many and snapshot.digest(plan.table, at_top, top.rows) is None:
-            notes.append(f"{top.rows:,} rows share the highest {name}: every sync rereads them")
-    return notes
+            yield f"{top.rows:,} rows share the highest {name}: every sync rereads them"
 
 
 def describe_unmoved_cursor(plan: TablePlan, lake: Lake) -> list[str]:
