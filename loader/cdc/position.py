@@ -67,17 +67,6 @@ class VisibleTransactions:
     def text(self) -> str:
         return f"{self.xmin}:{self.xmax}:{','.join(map(str, self.open))}"
 
-    def can_see(self, transaction: int) -> bool:
-        """Returns whether a committed transaction is visible in the snapshot.
-
-        Args:
-            transaction: the lower 32 bits of the transaction's id, because the log contains no
-                other bits. The full id is assumed to be the one nearest to the snapshot.
-        """
-        distance = (transaction - self.xmax + _HALF_OF_XIDS) % _EPOCH - _HALF_OF_XIDS
-        full_id = self.xmax + distance
-        return full_id < self.xmin or (full_id < self.xmax and full_id not in self.open)
-
 
 @dataclass(frozen=True)
 class Mark:
@@ -212,7 +201,12 @@ def _parse_snapshot(stored: Mapping[str, Any]) -> VisibleTransactions:
 
 
 def is_visible(snapshot: VisibleTransactions, transaction: Column) -> Column:
-    """Returns a Spark column that is equivalent to :meth:`VisibleTransactions.can_see`."""
+    """Returns whether a committed transaction is visible in a snapshot.
+
+    Args:
+        transaction: the lower 32 bits of the transaction's id, because the log contains no other
+            bits. The full id is assumed to be the one nearest to the snapshot.
+    """
     distance = f.pmod(
         transaction - f.lit(snapshot.xmax) + f.lit(_HALF_OF_XIDS), f.lit(_EPOCH)
     ) - f.lit(_HALF_OF_XIDS)

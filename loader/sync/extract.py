@@ -356,6 +356,7 @@ def _compare_with_raw(
     with _cache_rows(flagged, fits_driver) as flagged:
         is_redelivered = f.lit(False) if keeps_redeliveries else f.col(REDELIVERED)
         is_null = f.col(quote_name(plan.cursor.name)).isNull() if plan.cursor else f.lit(False)
+        lost_rows = _select_lost_rows(sync, planned, rows)
         counts = _count_rows(
             flagged,
             fits_driver,
@@ -364,7 +365,7 @@ def _compare_with_raw(
             nulls=is_null,
             new_nulls=is_null & ~f.col(REDELIVERED),
             overruling=f.col(OVERRULES) & ~f.col(REDELIVERED),
-            **_select_lost_rows(sync, planned, rows),
+            **lost_rows,
         )
         check_row_count(plan, expected_rows, counts["read"])
         new_rows = flagged.where(~is_redelivered) if counts["redelivered"] else flagged
@@ -390,11 +391,7 @@ def _compare_with_raw(
             read=counts["read"],
             redelivered=counts["redelivered"],
             nulls=counts["nulls"],
-            lost_rows=LostRows(
-                counts.get("below_cursor"),
-                counts.get("at_cursor"),
-                counts.get("cursor_unmoved"),
-            ),
+            lost_rows=LostRows(**{name: counts[name] for name in lost_rows}),
             rows_read=flagged,
         )
         if overrules and not is_empty:
@@ -502,12 +499,9 @@ def _count_rows(rows: DataFrame, fits_driver: bool, **conditions: Column) -> dic
 @contextmanager
 def _number_log_versions(rows: DataFrame, plan: TablePlan, base: int) -> Iterator[_Extracted]:
     """Yields row versions from the source's log. Each version of a key gets a new generation."""
-    rows = number_versions(rows, plan.key, base).persist(StorageLevel.MEMORY_AND_DISK)
-    try:
+    with _cache_rows(number_versions(rows, plan.key, base), False) as rows:
         [counts] = rows.agg(
             f.count(f.lit(1)).alias("read"), f.max(GENERATION).alias("newest")
         ).collect()
         read = counts["read"]
         yield _Extracted(rows if read else None, counts["newest"] or base, read)
-    finally:
-        rows.unpersist()

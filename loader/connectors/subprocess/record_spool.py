@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,24 +24,43 @@ from loader.spec.redaction import excerpt
 _TIMES = (t.TimestampType, t.TimestampNTZType)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Counts:
     """Statistics on a batch.
 
     Attributes:
         rows, size: the number of records, and their size on disk in bytes.
-        low, high: the lowest and highest cursors, in the format of the spool.
+        low, high: the lowest and highest cursors, each as a sort key and a value in the format of
+            the spool.
         nulls: the number of records that have no cursor.
         future: the number of records whose cursor is in the future.
     """
 
     rows: int = 0
     size: int = 0
-    low: Any = None
-    high: Any = None
+    low: tuple[Any, Any] | None = None
+    high: tuple[Any, Any] | None = None
     nulls: int = 0
     future: int = 0
     deletions: int = 0
+
+    def add_cursor(self, value: Any, sort_key: Any, is_in_future: bool) -> None:
+        """Adds the cursor of a record.
+
+        Args:
+            value: the cursor in the format of the spool; None if the record has no cursor.
+            sort_key: the sort key of the value; None if the value cannot be ordered.
+        """
+        if value is None:
+            self.nulls += 1
+            return
+        if sort_key is None:
+            return
+        if self.low is None or sort_key < self.low[0]:
+            self.low = (sort_key, value)
+        if self.high is None or sort_key > self.high[0]:
+            self.high = (sort_key, value)
+        self.future += is_in_future
 
 
 @dataclass(frozen=True)
@@ -81,35 +100,6 @@ class Limits:
     rows: int
     size: int = 256 << 20
     seconds: float = 600.0
-
-
-class _RunningCounts:
-    def __init__(self) -> None:
-        self.rows = self.size = self.nulls = self.future = self.deletions = 0
-        self.low: tuple[Any, Any] | None = None
-        self.high: tuple[Any, Any] | None = None
-
-    def to_counts(self) -> Counts:
-        low, high = (edge[1] if edge else None for edge in (self.low, self.high))
-        return Counts(self.rows, self.size, low, high, self.nulls, self.future, self.deletions)
-
-    def add_cursor(self, value: Any, sort_key: Any, is_in_future: bool) -> None:
-        """Adds the cursor of a record.
-
-        Args:
-            value: the cursor in the format of the spool; None if the record has no cursor.
-            sort_key: the sort key of the value; None if the value cannot be ordered.
-        """
-        if value is None:
-            self.nulls += 1
-            return
-        if sort_key is None:
-            return
-        if self.low is None or sort_key < self.low[0]:
-            self.low = (sort_key, value)
-        if self.high is None or sort_key > self.high[0]:
-            self.high = (sort_key, value)
-        self.future += is_in_future
 
 
 class RecordSpool:
@@ -182,7 +172,7 @@ class RecordSpool:
     def add_state(self, state: ConnectorState) -> SpooledBatch | None:
         """Adds a state that covers all records so far. Returns the batch if it ends here."""
         self.state = state
-        self._covered = self._tally.to_counts()
+        self._covered = replace(self._tally)
         limits, rows = self.limits, self._covered.rows + self._covered.deletions
         if limits is None:
             return None
@@ -194,7 +184,7 @@ class RecordSpool:
 
     def finish(self) -> SpooledBatch:
         """Returns the last batch, with all of its records, after the program has succeeded."""
-        return self._close_batch(self._tally.to_counts(), is_last=True)
+        return self._close_batch(self._tally, is_last=True)
 
     def finish_at_state(self) -> SpooledBatch | None:
         """Returns the last batch, up to its last state; None if there is no state."""
@@ -245,7 +235,7 @@ class RecordSpool:
         return path, tuple(sorted({deletion.columns for deletion in covered}))
 
     def _reset(self) -> None:
-        self._tally = _RunningCounts()
+        self._tally = Counts()
         self._deleted: list[EncodedDeletion] = []
         self._covered = Counts()
         self._started_at = time.monotonic()

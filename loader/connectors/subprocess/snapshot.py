@@ -208,7 +208,8 @@ class ProgramSnapshot(Snapshot):
         nulls = 0
         if cursor is not None:
             low, high = (
-                self._parse_edge(value, table, window) for value in (counts.low, counts.high)
+                self._parse_edge(edge[1], table, window) if edge else None
+                for edge in (counts.low, counts.high)
             )
             nulls = counts.nulls
             clock = read_clock(cursor.type)
@@ -285,7 +286,7 @@ class ProgramSnapshot(Snapshot):
         return RecordLayout(request.name, native.columns, request.key, native.selection, masks)
 
     def _parse_edge(self, value: object, table: SourceTable, window: Window) -> Cursor | None:
-        if value is None or window.cursor is None:
+        if window.cursor is None:
             return None
         text = format_value(value, table.schema[window.cursor.name].dataType)
         return parse_bound(text, window.cursor.type, table, window)

@@ -36,9 +36,9 @@ def test_pieces_end_at_states(tmp_path: Path) -> None:
     delivery, following = opened(tmp_path, sends(*messages), Limits(3), [])
     pieces = [following(), following(), following()]
     assert [(p.counts.rows, p.counts.low, p.counts.high, p.is_last) for p in pieces] == [
-        (4, 1, 4, False),
-        (4, 5, 8, False),
-        (2, 9, 10, True),
+        (4, (1, 1), (4, 4), False),
+        (4, (5, 5), (8, 8), False),
+        (2, (9, 9), (10, 10), True),
     ]
     assert [p.state and p.state.value["stream_state"] for p in pieces] == [
         {"n": 4},
