@@ -132,10 +132,10 @@ class TableState:
             _check_format(_parse_count(value.get("format", FORMAT), "format", 1), key)
             for name, kind in _TYPES.items():
                 if not isinstance(value.get(name), kind | None):
-                    raise ValueError(f"its {name} has the wrong type")
+                    raise ValueError(f"its entry {name!r} has the wrong type")
             text_of, masks, base = (value.get(n) for n in ("cursor", "masks", "base_generation"))
             if not isinstance((masks or {}).get("columns", {}), dict):
-                raise ValueError("its masks have the wrong type")
+                raise ValueError("its entry 'masks' has the wrong type")
             cursor = None
             if text_of is not None:
                 cursor = parse_stored(text_of, CursorType(value["cursor_type"]).value, key)

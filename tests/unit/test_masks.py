@@ -130,7 +130,7 @@ def test_state_with_masks() -> None:
     assert TableState.from_json(state.to_json(), "a.b") == state
     assert TableState.from_json('{"batch": 1}', "a.b").masks is None
     for masks in ('"x"', '{"columns": []}'):
-        with pytest.raises(Exception, match="its masks have the wrong type"):
+        with pytest.raises(Exception, match="its entry 'masks' has the wrong type"):
             TableState.from_json(f'{{"batch": 1, "masks": {masks}}}', "a.b")
 
 

@@ -77,10 +77,7 @@ class AirbyteMessages:
             key = (record.get("namespace") or None, record["stream"])
             if key not in reader.streams:
                 key = self._find_stream(key, reader)
-            if message["is_deep"]:
-                reader.refuse_depth(key)
-            else:
-                reader.add_record(key, record["data"])
+            reader.add_record(key, record["data"], message["is_deep"])
         elif kind == "STATE":
             self._handle_state(message["state"], reader, message["is_deep"])
         elif kind == "DELETE":  # an extension of the protocol; only CloudQuery's bridge sends it

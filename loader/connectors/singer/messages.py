@@ -91,10 +91,7 @@ class SingerMessages:
                 remedy="Add the stream to the tap's catalog (option `catalog`), or exclude it in "
                 "the tap's `config`",
             )
-        if is_deep:
-            reader.refuse_depth(key)
-        else:
-            reader.add_record(key, record)
+        reader.add_record(key, record, is_deep)
 
     def _check_schema(self, message: Mapping[str, Any], reader: MessageReader) -> None:
         name, keys = message.get("stream"), message.get("key_properties") or []

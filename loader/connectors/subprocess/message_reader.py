@@ -233,23 +233,26 @@ class MessageReader:
 
     # The message format calls these methods in the reading thread.
 
-    def add_record(self, key: Hashable, record: Mapping[str, Any]) -> None:
+    def add_record(self, key: Hashable, record: Mapping[str, Any], is_deep: bool) -> None:
+        """Adds a record to its stream. The stream fails if the record is nested too deeply.
+
+        Args:
+            is_deep: whether `record` lacks the record's inner levels.
+        """
+
+        def add(spool: RecordSpool) -> None:
+            if is_deep:
+                raise RecursionError
+            spool.add(record)
+
         stream = self.streams.get(key)
         if stream is not None:
             stream.received += 1
-        self._add_to_spool(stream, key, lambda spool: spool.add(record))
+        self._add_to_spool(stream, key, add)
 
     def add_deletion(self, key: Hashable, where: Sequence[Mapping[str, Any]]) -> None:
         """Records a deletion of all rows that match a condition (values keyed by column)."""
         self._add_to_spool(self.streams.get(key), key, lambda spool: spool.delete(where))
-
-    def refuse_depth(self, key: Hashable) -> None:
-        """Makes a stream fail because a record is nested too deeply to be parsed."""
-
-        def refuse(_: RecordSpool) -> None:
-            raise RecursionError
-
-        self._add_to_spool(self.streams.get(key), key, refuse)
 
     def _refuse_deep_state(self, key: Hashable | None) -> None:
         for each, stream in self.streams.items():

@@ -359,12 +359,11 @@ def test_a_deep_record_of_a_tap_names_its_stream() -> None:
     said: list[tuple[str, Any]] = []
     delivery: Any = SimpleNamespace(
         source="api",
-        record=lambda key, record: said.append(("record", key)),
-        refuse_depth=lambda key: said.append(("refused", key)),
+        add_record=lambda key, record, is_deep: said.append((key, is_deep)),
     )
     line = f'{{"type":"RECORD","stream":"items","record":{{"id":1,"a":{_nested(200_000)}}}}}'
     SingerMessages({}, {"items": "items"}).handle_line(line.encode(), delivery)
-    assert said == [("refused", "items")]
+    assert said == [("items", True)]
     assert json.loads(truncate_nesting(b'{"a":[1,"[{\\"",{"b":[[2]]}],"c":{}}', 2)) == {
         "a": [1, '[{"', None],
         "c": {},
