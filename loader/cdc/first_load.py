@@ -81,8 +81,27 @@ class FirstLoads:
         )
 
     def is_divisible(self, table: SourceTable, key: Sequence[LoggedColumn]) -> bool:
+        """Returns whether a table can be loaded in chunks.
+
+        PostgreSQL and Spark must sort the key in the same order, and the database must declare the
+        key. A key that only the spec declares may have no index, and may have duplicates.
+        """
+        declared = {name.lower() for name in table.primary_key}
+        if declared != {column.name.lower() for column in key}:
+            return False
+        native, dialect = table.ref.native, self._slot.database.dialect
+        relation = (native.catalog, native.schema, native.table)
+        read_as_texts = {native.columns[index] for index in native.as_texts}
         with self._open_snapshot(table).connect(table) as connection:
-            return is_divisible(connection, self._slot.database.dialect, table, key)
+            return read_as_texts.isdisjoint(column.name for column in key) and all(
+                column.kind in _KEY_FORMATS
+                and not column.is_array
+                and (
+                    column.kind not in _TEXT_TYPES
+                    or dialect.is_ordered_by_bytes(connection, relation, column.name)
+                )
+                for column in key
+            )
 
     def plan_next_chunk(
         self, table: SourceTable, key: Sequence[LoggedColumn], previous_key: Key | None
@@ -244,31 +263,6 @@ class Chunk:
     rows: int | None
     conditions: Sequence[str]
     last_key: Key | None
-
-
-def is_divisible(
-    connection: Connection, dialect: Dialect, table: SourceTable, key: Sequence[LoggedColumn]
-) -> bool:
-    """Returns whether a table can be loaded in chunks.
-
-    PostgreSQL and Spark must sort the key in the same order, and the database must declare the key.
-    A key that only the spec declares may have no index, and may have duplicates.
-    """
-    declared = {name.lower() for name in table.primary_key}
-    if declared != {column.name.lower() for column in key}:
-        return False
-    native = table.ref.native
-    relation = (native.catalog, native.schema, native.table)
-    read_as_texts = {native.columns[index] for index in native.as_texts}
-    return read_as_texts.isdisjoint(column.name for column in key) and all(
-        column.kind in _KEY_FORMATS
-        and not column.is_array
-        and (
-            column.kind not in _TEXT_TYPES
-            or dialect.is_ordered_by_bytes(connection, relation, column.name)
-        )
-        for column in key
-    )
 
 
 def find_next_chunk(

@@ -128,7 +128,8 @@ def read_into_spool(
             "again, which reloads all rows by queries",
         )
     hidden = "its process exited without a result" if request.encrypted else ""
-    error = error or hidden or _read_last_line(log)
+    last_line = excerpt(log.last_line, 500)
+    error = error or hidden or last_line or "its process exited without output"
     if re.search(_CONNECTION_LOST, error, re.IGNORECASE):
         raise TableError(
             f"the database closed the connection while its log was read ({error})",
@@ -182,7 +183,3 @@ def _build_environment() -> dict[str, str]:
     package = Path(__file__).resolve().parents[3]
     paths = [str(package), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**child_environment(*_JAVA_VARIABLES), "PYTHONPATH": os.pathsep.join(paths)}
-
-
-def _read_last_line(log: DebeziumLog) -> str:
-    return excerpt(log.last_line, 500) or "its process exited without output"
