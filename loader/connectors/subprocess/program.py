@@ -138,25 +138,23 @@ def read_answer(
     """
     process = start(lambda text: _log.debug("%s: %s", where, text))
     done = threading.Event()
-    is_hung = threading.Event()
-    is_late = threading.Event()
-    until = time.monotonic() + _ANSWER_FACTOR * timeout
-    size = 0
     is_interrupted = threading.Event()
+    until = time.monotonic() + _ANSWER_FACTOR * timeout
+    stop_reason = ""
+    size = 0
 
     def watch() -> None:
+        nonlocal stop_reason
         while not done.wait(min(_POLL_SECONDS, timeout)):
-            if process.has_lingering_output() or is_interrupted.is_set():
-                process.stop(patience=1.0)
-                return
-            if time.monotonic() > until:
-                is_late.set()
-                process.stop(patience=1.0)
-                return
-            if process.is_silent(timeout):
-                is_hung.set()
-                process.stop(patience=1.0)
-                return
+            if not (process.has_lingering_output() or is_interrupted.is_set()):
+                if time.monotonic() > until:
+                    stop_reason = f"has not answered for {_ANSWER_FACTOR * timeout:,.0f} seconds"
+                elif process.is_silent(timeout):
+                    stop_reason = f"has sent nothing for {timeout:,.0f} seconds"
+                else:
+                    continue
+            process.stop(patience=1.0)
+            return
 
     threading.Thread(target=watch, name="watch", daemon=True).start()
     try:
@@ -182,16 +180,9 @@ def read_answer(
             where=where,
             remedy="No rows were appended; run again",
         )
-    if is_hung.is_set():
+    if stop_reason:
         raise TableError(
-            f"the program has sent nothing for {timeout:,.0f} seconds, and was stopped",
-            where=where,
-            remedy="Run again; if the program needs longer, raise `timeout`",
-        )
-    if is_late.is_set():
-        raise TableError(
-            f"the program has not answered for {_ANSWER_FACTOR * timeout:,.0f} seconds, and was "
-            "stopped",
+            f"the program {stop_reason}, and was stopped",
             where=where,
             remedy="Run again; if the program needs longer, raise `timeout`",
         )
