@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from loader.connectors.subprocess import supervisor
@@ -15,7 +13,12 @@ from loader.connectors.subprocess.connector_state import ConnectorState
 from loader.connectors.subprocess.json_values import encode
 from loader.connectors.subprocess.log_relay import LogRelay
 from loader.connectors.subprocess.program import Program
-from loader.connectors.subprocess.record_spool import RecordSpool, SpooledBatch
+from loader.connectors.subprocess.record_spool import (
+    RecordSpool,
+    SpooledBatch,
+    Stream,
+    read_error,
+)
 from loader.errors import LoaderError, TableError
 from loader.spec.redaction import excerpt
 
@@ -26,75 +29,6 @@ _EXIT_SECONDS = 15.0
 """The time in seconds that a program has to exit after its last stream is committed."""
 UNREQUESTED = "which this run did not request, are ignored"
 """The end of the warning about messages for a stream that the run did not request."""
-
-
-@dataclass
-class Stream:
-    """The progress of one stream within a read.
-
-    Attributes:
-        is_incremental: whether the stream resumes from a state. Other streams need no state to be
-            complete.
-        is_complete: whether the program reported that the stream succeeded.
-        error: the error to raise after the last batch.
-        is_incomplete: whether the program reported that the stream failed.
-        has_begun: whether the program reported that the stream started.
-        has_ended: whether no more batches follow.
-        possible_gap: the reason why records may be missing, or None. If set, later states are
-            ignored.
-        is_wanted: whether the run still loads the table; False once the table has failed.
-        received: the number of records since the last state.
-    """
-
-    name: str
-    spool: RecordSpool
-    is_incremental: bool = True
-    is_complete: bool = False
-    reported_error: LoaderError | None = None
-    batches: deque[SpooledBatch] = field(default_factory=deque)
-    error: LoaderError | None = None
-    is_incomplete: bool = False
-    has_begun: bool = False
-    has_ended: bool = False
-    possible_gap: LoaderError | None = None
-    is_wanted: bool = True
-    received: int = 0
-
-    def can_accept_records(self) -> bool:
-        """Returns whether the run can still load the stream's records."""
-        return self.is_wanted and self.error is None
-
-    def find_gap_reason(self) -> LoaderError | None:
-        """Returns the error that may have caused records to be lost, or None if there is none."""
-        return self.reported_error or self.possible_gap
-
-    def find_reported_error(self, failure: str) -> LoaderError | None:
-        """Returns the error that the program reported for this stream; None if it reported none.
-
-        Args:
-            failure: the error that the program reported for all streams, or "".
-        """
-        if self.reported_error is not None or not self.is_incomplete:
-            return self.reported_error
-        return read_error(
-            failure or "the program did not complete the stream", f"table {self.name}"
-        )
-
-    def has_ended_well(self) -> bool:
-        """Returns whether the stream has succeeded, so that later failures do not affect it.
-
-        Returns False if the stream's state covers all streams, because another state may follow.
-        """
-        state = self.spool.state
-        return self.is_complete and not (state is not None and state.shared)
-
-
-def read_error(text: str, where: str) -> TableError:
-    return TableError(
-        excerpt(text.strip(), 1000).rstrip("."),
-        where=where,
-        remedy="The records before the last state are appended; correct the cause, and run again",
-    )
 
 
 def format_stream(key: Hashable) -> str:

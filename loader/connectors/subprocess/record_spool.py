@@ -2,14 +2,15 @@
 
 The program decides when to send a state. A state covers all earlier records, so the next run
 resumes after these records. If the program fails, the records after its last state are dropped,
-because the next run reads them again.
+because the next run reads them again. :class:`Stream` tracks the progress of one stream.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from pyspark.sql import types as t
 from loader.connectors.subprocess.connector_state import ConnectorState
 from loader.connectors.subprocess.json_values import get_sort_key
 from loader.connectors.subprocess.spool_format import EncodedDeletion, RecordLayout
+from loader.errors import LoaderError, TableError
 from loader.sources.interface import REST_COLUMN
 from loader.spec.redaction import excerpt
 
@@ -271,3 +273,72 @@ def encode_now(data_type: t.DataType, now: float) -> int | None:
     if isinstance(data_type, _TIMES):
         return int(now * 1_000_000)
     return int(now // 86400) if isinstance(data_type, t.DateType) else None
+
+
+@dataclass
+class Stream:
+    """The progress of one stream within a read.
+
+    Attributes:
+        is_incremental: whether the stream resumes from a state. Other streams need no state to be
+            complete.
+        is_complete: whether the program reported that the stream succeeded.
+        error: the error to raise after the last batch.
+        is_incomplete: whether the program reported that the stream failed.
+        has_begun: whether the program reported that the stream started.
+        has_ended: whether no more batches follow.
+        possible_gap: the reason why records may be missing, or None. If set, later states are
+            ignored.
+        is_wanted: whether the run still loads the table; False once the table has failed.
+        received: the number of records since the last state.
+    """
+
+    name: str
+    spool: RecordSpool
+    is_incremental: bool = True
+    is_complete: bool = False
+    reported_error: LoaderError | None = None
+    batches: deque[SpooledBatch] = field(default_factory=deque)
+    error: LoaderError | None = None
+    is_incomplete: bool = False
+    has_begun: bool = False
+    has_ended: bool = False
+    possible_gap: LoaderError | None = None
+    is_wanted: bool = True
+    received: int = 0
+
+    def can_accept_records(self) -> bool:
+        """Returns whether the run can still load the stream's records."""
+        return self.is_wanted and self.error is None
+
+    def find_gap_reason(self) -> LoaderError | None:
+        """Returns the error that may have caused records to be lost, or None if there is none."""
+        return self.reported_error or self.possible_gap
+
+    def find_reported_error(self, failure: str) -> LoaderError | None:
+        """Returns the error that the program reported for this stream; None if it reported none.
+
+        Args:
+            failure: the error that the program reported for all streams, or "".
+        """
+        if self.reported_error is not None or not self.is_incomplete:
+            return self.reported_error
+        return read_error(
+            failure or "the program did not complete the stream", f"table {self.name}"
+        )
+
+    def has_ended_well(self) -> bool:
+        """Returns whether the stream has succeeded, so that later failures do not affect it.
+
+        Returns False if the stream's state covers all streams, because another state may follow.
+        """
+        state = self.spool.state
+        return self.is_complete and not (state is not None and state.shared)
+
+
+def read_error(text: str, where: str) -> TableError:
+    return TableError(
+        excerpt(text.strip(), 1000).rstrip("."),
+        where=where,
+        remedy="The records before the last state are appended; correct the cause, and run again",
+    )

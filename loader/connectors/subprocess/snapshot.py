@@ -16,9 +16,9 @@ from loader.connectors.subprocess.connector_state import (
     can_store_early,
 )
 from loader.connectors.subprocess.json_values import format_value
-from loader.connectors.subprocess.message_reader import MessageReader, Stream
+from loader.connectors.subprocess.message_reader import MessageReader
 from loader.connectors.subprocess.record_masks import RecordMasks
-from loader.connectors.subprocess.record_spool import Limits, RecordSpool, SpooledBatch
+from loader.connectors.subprocess.record_spool import Limits, RecordSpool, SpooledBatch, Stream
 from loader.connectors.subprocess.spool_format import DELETIONS_BEFORE, RecordLayout, flag_deleted
 from loader.errors import StateError, TableError
 from loader.rows.cursor import Cursor, read_clock

@@ -10,9 +10,9 @@ import pytest
 
 from loader.connectors.singer.messages import SingerMessages
 from loader.connectors.subprocess.json_schema import build_columns
-from loader.connectors.subprocess.message_reader import MessageReader, Stream
+from loader.connectors.subprocess.message_reader import MessageReader
 from loader.connectors.subprocess.program import Program
-from loader.connectors.subprocess.record_spool import Limits, RecordSpool
+from loader.connectors.subprocess.record_spool import Limits, RecordSpool, Stream
 from loader.connectors.subprocess.spool_format import RecordLayout
 from loader.errors import TableError
 from tests.connectors.subprocess.program_reads import (

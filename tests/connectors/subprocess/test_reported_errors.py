@@ -12,9 +12,9 @@ import pytest
 
 from loader.connectors.airbyte.messages import AirbyteMessages
 from loader.connectors.subprocess.json_schema import build_columns
-from loader.connectors.subprocess.message_reader import MessageReader, Stream
+from loader.connectors.subprocess.message_reader import MessageReader
 from loader.connectors.subprocess.program import Program
-from loader.connectors.subprocess.record_spool import Limits, RecordSpool, SpooledBatch
+from loader.connectors.subprocess.record_spool import Limits, RecordSpool, SpooledBatch, Stream
 from loader.connectors.subprocess.spool_format import RecordLayout
 from loader.errors import LoaderError, TableError
 from loader.spec.redaction import Redactor
