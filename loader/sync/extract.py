@@ -40,6 +40,7 @@ from loader.rows.version_order import (
 from loader.rows.window import Bounds, Window
 from loader.spark.session import generate_code, hold_rows, plan_simply
 from loader.state import TableState
+from loader.sync.counted_rows import check_row_count, find_reached_cursor
 from loader.sync.deletions import (
     are_too_many,
     build_tombstones,
@@ -49,7 +50,6 @@ from loader.sync.deletions import (
 )
 from loader.sync.ownership import select_own_rows
 from loader.sync.plan_window import LostRows, PlannedBatch, has_plain_cursor
-from loader.sync.reached_cursor import find_reached_cursor
 from loader.sync.sync_context import SyncContext
 from loader.sync.table_plan import FULL_REFRESH, INCREMENTAL, TablePlan
 
@@ -451,25 +451,6 @@ def _may_reach_base(
     if generations.base == generations.current:
         return False
     return may_reach(sync.lake, sync.plan.lake_table, cursor.name, floor, generations.base)
-
-
-def check_row_count(plan: TablePlan, expected_rows: int | None, read: int) -> None:
-    """Raises a TableError if the number of rows read differs from the source's count.
-
-    If they differ, the table was changed by DDL that is not MVCC-safe.
-
-    Args:
-        expected_rows: the number of rows that the source counted; None if the number of rows read
-            need not match.
-    """
-    if expected_rows is None or read == expected_rows:
-        return
-    raise TableError(
-        f"{read} rows were read, but {expected_rows} were counted in the same snapshot: the table "
-        "was changed during the run by DDL that is not MVCC-safe (TRUNCATE, ALTER, ATTACH)",
-        where=f"table {plan.name}",
-        remedy="Nothing was published, and the cursor has not moved; run again",
-    )
 
 
 @contextmanager

@@ -20,7 +20,8 @@ from loader.lake.staging import (
     stage_batch,
 )
 from loader.spark.session import describe_jobs, plan_now
-from loader.sync.extract import Batch, check_row_count
+from loader.sync.counted_rows import check_row_count
+from loader.sync.extract import Batch
 from loader.sync.ownership import build_origin_property, record_origin, register_sharer
 from loader.sync.receipts import write_receipt
 from loader.sync.sync_context import SyncContext

@@ -1,4 +1,4 @@
-"""Finds the cursor that a read has reached if some of the counted rows have since vanished."""
+"""Compares the rows that were read with the rows that the source has counted."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from dataclasses import replace
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
+from loader.errors import TableError
 from loader.rows.cursor import Cursor
 from loader.rows.version_order import quote_name
 from loader.rows.window import next_cursor
 from loader.sync.plan_window import PlannedBatch
+from loader.sync.table_plan import TablePlan
 
 
 def find_reached_cursor(planned: PlannedBatch, rows: DataFrame) -> Cursor | None:
@@ -37,3 +39,22 @@ def find_reached_cursor(planned: PlannedBatch, rows: DataFrame) -> Cursor | None
         if highest.order >= cursor.order:
             return cursor
     return next_cursor(window.stored_cursor, replace(bounds, high=highest))
+
+
+def check_row_count(plan: TablePlan, expected_rows: int | None, read: int) -> None:
+    """Raises a TableError if the number of rows read differs from the source's count.
+
+    If they differ, the table was changed by DDL that is not MVCC-safe.
+
+    Args:
+        expected_rows: the number of rows that the source counted; None if the number of rows read
+            need not match.
+    """
+    if expected_rows is None or read == expected_rows:
+        return
+    raise TableError(
+        f"{read} rows were read, but {expected_rows} were counted in the same snapshot: the table "
+        "was changed during the run by DDL that is not MVCC-safe (TRUNCATE, ALTER, ATTACH)",
+        where=f"table {plan.name}",
+        remedy="Nothing was published, and the cursor has not moved; run again",
+    )
