@@ -386,20 +386,20 @@ def _notes(
             verb = "re-added" if name in before.dropped else "added"
             verb = "included" if name in before.excluded else verb
             suffix = target if mapping.raw.lower() != name else ""
-            yield f"{verb} {field.name} {_format_type(field.dataType)}{suffix}"
+            yield f"{verb} {field.name} {field.dataType.simpleString()}{suffix}"
             continue
         if old.name != field.name:
             yield f"renamed {old.name} to {field.name}{target}"
         if any(_base_of(variant) == name for variant in variants):
             if old.dataType != field.dataType:
-                types = f"{_format_type(old.dataType)} to {_format_type(field.dataType)}"
+                types = f"{old.dataType.simpleString()} to {field.dataType.simpleString()}"
                 yield f"changed {field.name} {types}{target}"
         else:
             yield from _describe_changes(old.dataType, field.dataType, field.name)
     for name, old in before.columns.items():
         if name not in arriving:
             verb = "excluded" if name in excluded else "dropped"
-            yield f"{verb} {old.name} {_format_type(old.dataType)}"
+            yield f"{verb} {old.name} {old.dataType.simpleString()}"
 
 
 def _describe_changes(old: t.DataType, new: t.DataType, path: str) -> Iterator[str]:
@@ -410,13 +410,13 @@ def _describe_changes(old: t.DataType, new: t.DataType, path: str) -> Iterator[s
             old_field = before.pop(field.name.lower(), None)
             inner = f"{path}.{field.name}"
             if old_field is None:
-                yield f"added {inner} {_format_type(field.dataType)}"
+                yield f"added {inner} {field.dataType.simpleString()}"
                 continue
             if old_field.name != field.name:
                 yield f"renamed {path}.{old_field.name} to {field.name}"
             yield from _describe_changes(old_field.dataType, field.dataType, inner)
         for dropped in before.values():
-            yield f"dropped {path}.{dropped.name} {_format_type(dropped.dataType)}"
+            yield f"dropped {path}.{dropped.name} {dropped.dataType.simpleString()}"
     elif isinstance(old, t.ArrayType) and isinstance(new, t.ArrayType):
         yield from _describe_changes(old.elementType, new.elementType, f"{path}.element")
     elif isinstance(old, t.MapType) and isinstance(new, t.MapType):
@@ -424,11 +424,7 @@ def _describe_changes(old: t.DataType, new: t.DataType, path: str) -> Iterator[s
         yield from _describe_changes(old.valueType, new.valueType, f"{path}.value")
     elif old != new:
         verb = "widened" if is_wider(new, old) else "changed"
-        yield f"{verb} {path} {_format_type(old)} to {_format_type(new)}"
-
-
-def _format_type(data_type: t.DataType) -> str:
-    return data_type.simpleString()
+        yield f"{verb} {path} {old.simpleString()} to {new.simpleString()}"
 
 
 def conform(rows: DataFrame, mappings: Sequence[ColumnMapping], where: str) -> DataFrame:
