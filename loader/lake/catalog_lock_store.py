@@ -1,11 +1,8 @@
 """Stores lock records in the catalog, for warehouses that several machines write to.
 
-The records are stored as tags of the ``_cq_locks`` table, which has no rows. Each locked raw table
-has a tag. The tag refers to an empty snapshot whose summary contains the lock record. A swap moves
-the tags of any number of tables in one commit. An unlocked table has no tag, so the metadata stays
-small. Each run also has a tag for its heartbeat. The branch ``main`` has one empty snapshot,
-because some REST servers accept no tag until the branch has a snapshot. All snapshots use the
-manifest list of that snapshot, so a swap writes no file except the table's metadata.
+The records are stored as tags of the ``_cq_locks`` table (`docs/internals/locks-and-processes.md`).
+A swap moves the tags of any number of tables in one commit, and writes no file except the table's
+metadata. Each run also has a tag for its heartbeat.
 
 Table properties are unsuitable for lock records. A REST catalog, unlike other catalogs, does not
 reject a commit whose base is outdated. The client sends its changes together with requirements, and

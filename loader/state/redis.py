@@ -39,15 +39,9 @@ class RedisState(StateBackend):
     contains the keys. A member of a sorted set is a JSON object with the keys `updated_at`, `value`
     and `version`.
 
-    The guarantees against missing and duplicate rows do not depend on Redis persistence. The data
-    commit contains the state, so the next run restores states that Redis loses in a crash or a
-    failover. If ``appendonly`` is ``yes`` and ``appendfsync`` is ``always``, each write is durable
-    before it is acknowledged. If ``appendfsync`` is ``everysec``, a user's change to the cursor
-    (``loader state set``) can be lost if Redis crashes within a second of it. State must not be
-    evicted, so ``maxmemory-policy`` must be ``noeviction`` or one of the ``volatile-`` policies.
-
-    A single server or a failover pair is supported. Redis Cluster is not supported, because its
-    scripts cannot access several slots.
+    The next run restores states that Redis loses in a crash from the data commits, except a cursor
+    that a user has set (`docs/operations.md` lists Redis's settings that prevent this). Redis
+    Cluster is not supported, because its scripts cannot access several slots.
     """
 
     options_model = StateStoreOptions
