@@ -36,7 +36,8 @@ def test_positions_have_their_order() -> None:
 
 def _visible(spark: SparkSession, snapshot: VisibleTransactions, *numbers: int) -> list[int]:
     """Returns the transactions that a snapshot sees."""
-    rows = spark.range(1).select(f.explode(f.lit([*numbers])).cast("bigint").alias("number"))
+    ids = f.lit([*numbers]).cast("array<bigint>")
+    rows = spark.range(1).select(f.explode(ids).alias("number"))
     return [number for (number,) in rows.where(is_visible(snapshot, f.col("number"))).collect()]
 
 
