@@ -16,7 +16,7 @@ import click
 import yaml
 
 from loader.cli import main
-from loader.cli.schema import render_schema
+from loader.cli.setup import render_schema
 
 ROOT = Path(__file__).resolve().parents[1]
 _MACROS = ("macros/_macros.yml", "macros/maintenance/_maintenance.yml")

@@ -24,11 +24,11 @@ from pyspark.sql import functions as f
 from loader.audit.copied_table import VALUES, CopiedTable
 from loader.audit.copy_comparison import KIND, SOURCE_CHECKSUM, CopyComparison, find_kind
 from loader.audit.findings import KINDS, LAG, LOST, STALE, Audit, Example
-from loader.audit.value_forms import normalize
 from loader.reconcile.differences import materialize, narrow_share
 from loader.rows.cursor import CursorType
 from loader.rows.version_order import quote_name
 from loader.rows.window import CursorField, Window
+from loader.sources.checksum import HashedColumn
 from loader.sources.contents import CHECKSUM, KEY, KeySelection
 from loader.sources.interface import Source, SourceTable
 
@@ -38,6 +38,8 @@ _AT = "_cq_at"
 _DIFFERING = "_cq_differing"
 _KEY_TEXT = "_cq_key_text"
 _FIRST_KIND = "_cq_first_kind"
+_JSON = ("json", "jsonb")
+_TIMES = ("time", "timetz")
 _ALMOST_ALL = 0.9
 _FEWEST_REWRITTEN = 10
 
@@ -211,8 +213,8 @@ class Auditor:
             .join(look.copied_rows(share), KEY, "left")
         )
         differs = {
-            part.name: ~normalize(part, _field(_ROW, part.name)).eqNullSafe(
-                normalize(part, _field(VALUES, part.name))
+            part.name: ~_normalize(part, _field(_ROW, part.name)).eqNullSafe(
+                _normalize(part, _field(VALUES, part.name))
             )
             for part in contents.checksum_columns
         }
@@ -321,3 +323,20 @@ def _leave_out(found: DataFrame, columns: Sequence[str]) -> DataFrame:
 
 def _field(struct: str, name: str) -> Column:
     return f.col(struct).getField(name)
+
+
+def _normalize(part: HashedColumn, value: Column) -> Column:
+    """Returns a value in a form that does not depend on the tool that stored it.
+
+    JSON values and times of day are strings in Spark. A tool may store the same JSON with different
+    whitespace, and the same time without trailing zeros. All other values are returned unchanged.
+    """
+    if part.stored in _JSON:
+        return f.coalesce(f.get_json_object(value, "$"), value)
+    if part.stored in _TIMES:
+        value = f.regexp_replace(value, r"^(\d\d:\d\d)(?=$|[-+Z])", "$1:00")
+        value = f.regexp_replace(value, r"(\.\d*?)0+(?=$|[-+Z])", "$1")
+        value = f.regexp_replace(value, r"\.(?=$|[-+Z])", "")
+        value = f.regexp_replace(value, "Z$", "+00")
+        return f.regexp_replace(value, r"([-+]\d\d):?00$", "$1")
+    return value

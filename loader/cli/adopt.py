@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from loader.cli.completion import complete_tables
-from loader.cli.copy_options import copy_options
+from loader.cli.options import complete_tables, copy_options
+from loader.cli.results import list_errors
+from loader.cli.settings import Settings, open_pipeline
+from loader.formatting import format_count
+from loader.names import is_wildcard
 
 if TYPE_CHECKING:
     from loader.audit.adoption import Adopted
-    from loader.cli.settings import Settings
 
 
 @click.command(short_help="Takes over a table that another tool loaded.")
@@ -43,10 +45,7 @@ def adopt(
     """
     from loader.audit.adoption import Adoption
     from loader.audit.copied_table import CopyOptions, find_spark_table
-    from loader.cli.results import list_errors
     from loader.cli.run_once import RestartingRun, RunRequest, sync_until_signal
-    from loader.cli.settings import open_pipeline
-    from loader.names import is_wildcard
 
     if is_wildcard(table):
         raise click.UsageError(f"{table!r} is a wildcard: name one table.")
@@ -67,7 +66,6 @@ def adopt(
 def show_adopted(settings: Settings, adopted: Adopted, copy: str) -> None:
     """Prints how many rows were taken from the copy, and how many from the source."""
     from loader.audit.findings import EXTRA, KINDS
-    from loader.formatting import format_count
 
     found = {kind: adopted.differences.get(kind, 0) for kind in KINDS}
     settings.output.event("adopted", "", table=adopted.table, rows_copy=adopted.rows, **found)

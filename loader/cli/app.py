@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import logging
-import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint
@@ -16,20 +15,18 @@ import click
 from loader import __version__
 from loader.cli.adopt import adopt
 from loader.cli.audit import audit
-from loader.cli.check import check
+from loader.cli.check import check, discover
 from loader.cli.codegen import codegen
 from loader.cli.compact import compact
 from loader.cli.console import ConnectorLogHandler, Output, discard
-from loader.cli.discover import discover
 from loader.cli.init import init
 from loader.cli.preview import preview
 from loader.cli.receipts import receipts
 from loader.cli.reconcile import reconcile
 from loader.cli.report import report
 from loader.cli.run import run
-from loader.cli.schema import schema
 from loader.cli.settings import Settings
-from loader.cli.setup import setup
+from loader.cli.setup import schema, setup
 from loader.cli.signals import unwind_on_signal
 from loader.cli.state import state
 from loader.cli.status import status
@@ -221,6 +218,3 @@ for command in (
     adopt,
 ):
     main.add_command(command)
-
-if __name__ == "__main__":
-    main(prog_name=os.path.basename(sys.argv[0]))

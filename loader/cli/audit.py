@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loader.cli.copy_options import copy_options
+from loader.cli.console import Output, escape_invisible
 from loader.cli.database_url import DatabaseUrl
-from loader.cli.duration_option import read_duration
+from loader.cli.options import copy_options, read_duration
+from loader.cli.settings import Settings, open_pipeline
 from loader.errors import SpecError, TableError
+from loader.package import package_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from loader.audit.copied_table import CopyOptions
     from loader.audit.findings import Audit
-    from loader.cli.console import Output
-    from loader.cli.settings import Settings
     from loader.sources.interface import Source
     from loader.spec.plugins import SourceSpec
     from loader.spec.spec import Spec
@@ -163,7 +163,6 @@ def audit(
     loader audit mysql://me@db/shop orders orders --copy-url postgresql://me@dwh/raw
     """
     from loader.audit.copied_table import CopyOptions
-    from loader.cli.settings import open_pipeline
 
     if newest_by and not versions:
         raise click.UsageError("--newest-by is for --versions: a copy with old versions of rows.")
@@ -215,8 +214,6 @@ def _find_lake(
 
     To read files or another database, the package's own profile is enough, so it is the default.
     """
-    from loader.package import package_folder
-
     if not needs_profile and profile is None and profiles_dir is None:
         return {"profiles_dir": str(package_folder() / "profiles"), "target": target or "embedded"}
     options = {"profile": profile, "target": target, "profiles_dir": profiles_dir}
@@ -361,7 +358,6 @@ def show_audit(output: Output, result: Audit) -> None:
 def write_page(output: Output, result: Audit, path: Path) -> None:
     """Writes the result as an HTML page."""
     from loader.audit.page import render_page
-    from loader.cli.console import escape_invisible
     from loader.cli.report import replace_page
 
     def clean(text: str) -> str:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from loader.cli.completion import select_option
+from loader.cli.console import Output
+from loader.cli.options import select_option
+from loader.cli.settings import Settings, open_pipeline_with_pushed_tables
 from loader.error_report import did_you_mean
 from loader.errors import LoaderError, SpecError
 
 if TYPE_CHECKING:
-    from loader.cli.console import Output
-    from loader.cli.settings import Settings
     from loader.codegen.files import File
     from loader.codegen.table import Table
 
@@ -48,7 +48,6 @@ def codegen(
 
     Later runs add new tables and columns and update unedited entries. Your edits are preserved.
     """
-    from loader.cli.settings import open_pipeline_with_pushed_tables
     from loader.codegen.dbt_project import DbtProject, read, write_all
     from loader.codegen.files import FILE, Manifest
     from loader.codegen.generate import MODELS, SOURCES, Folder, generate

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from loader.cli.completion import complete_tables
+from loader.cli.console import Output
+from loader.cli.options import complete_tables
+from loader.cli.settings import Settings, open_pipeline_with_pushed_tables
 from loader.cli.system_table_upkeep import (
     VERSIONS,
     list_backends,
@@ -19,8 +21,6 @@ from loader.names import match_selection
 from loader.spark.named_steps import step
 
 if TYPE_CHECKING:
-    from loader.cli.console import Output
-    from loader.cli.settings import Settings
     from loader.lake.lake import Lake
     from loader.maintenance.compaction import CompactionResult, Raw, Upkeep
     from loader.sync.pipeline import Pipeline
@@ -73,7 +73,6 @@ def compact(
     remove old row versions; with both, a version is kept if either option keeps it. Latest tables
     and histories do not change.
     """
-    from loader.cli.settings import open_pipeline_with_pushed_tables
     from loader.lake.ledger import now
     from loader.maintenance.compaction import Upkeep
     from loader.maintenance.superseded_versions import Keep

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING
 import click
 
 from loader.cli.database_url import DatabaseUrl
+from loader.cli.settings import Settings, open_pipeline
+from loader.cli.setup import render_schema
 from loader.errors import SpecError
 from loader.names import is_wildcard
+from loader.package import package_folder, page
 from loader.spec.redaction import excerpt
 
 if TYPE_CHECKING:
-    from loader.cli.settings import Settings
     from loader.sources.interface import Source, SourceTable
 
 SCHEMA_COMMENT = "# yaml-language-server: $schema=.strandline/loader.schema.json"
@@ -45,7 +47,6 @@ _UNQUOTED = re.compile(r"[A-Za-z_][\w.]*", re.ASCII)
 @click.pass_obj
 def init(settings: Settings, url: str | None, target: str) -> None:
     """Writes a starter project: loader.yml, profiles, and a dbt project that uses the package."""
-    from loader.cli.schema import render_schema
     from loader.spark import setup
 
     if url is None:
@@ -64,9 +65,6 @@ def init_from_database(settings: Settings, text: str, target: str = "embedded") 
         SpecError: if the URL is invalid, or if a spec already exists.
         TableError: if the database cannot be read.
     """
-    from loader.cli.schema import render_schema
-    from loader.cli.settings import open_pipeline
-    from loader.package import package_folder, page
     from loader.spark import setup
 
     url, say = DatabaseUrl.parse(text, os.environ), settings.output.say

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 import click
 from rich.cells import cell_len
 
-from loader.cli.completion import complete_tables
+from loader.cli.console import Output
+from loader.cli.options import complete_tables
+from loader.cli.settings import Settings, open_pipeline
+from loader.errors import LoaderError
 
 if TYPE_CHECKING:
-    from loader.cli.console import Output
-    from loader.cli.settings import Settings
     from loader.sync.preview import FirstRows
 
 _LONGEST = 200
@@ -34,9 +35,6 @@ def preview(settings: Settings, table: str, limit: int) -> None:
 
     TABLE is source.table, or the name alone if only one source has such a table.
     """
-    from loader.cli.settings import open_pipeline
-    from loader.errors import LoaderError
-
     code = 0
     with open_pipeline(settings) as pipeline:
         from loader.sync.preview import read_first_rows

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from loader.cli.settings import Settings, open_pipeline_with_pushed_tables
 from loader.errors import LoaderError, SpecError, TableError
 from loader.lake.receipt import (
     Finding,
@@ -24,7 +25,6 @@ from loader.spec.signing_keys import PUBLISH, compute_key_id, parse_public_key
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-    from loader.cli.settings import Settings
     from loader.lake.lake import Lake
 
 SUFFIX = ".intoto.jsonl"
@@ -167,8 +167,6 @@ def _read_files(paths: Sequence[Path]) -> Iterator[Receipt]:
 
 def _open_lakes(settings: Settings) -> Iterator[Lake]:
     """Yields each lake of the spec, while Spark is running."""
-    from loader.cli.settings import open_pipeline_with_pushed_tables
-
     with open_pipeline_with_pushed_tables(settings) as pipeline:
         lakes = [pipeline.open_stores(source).lake for source, _ in pipeline.sources]
         yield from {lake.schema: lake for lake in lakes}.values()

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loader.cli.completion import select_option
+from loader.cli.console import Output
+from loader.cli.options import select_option
 from loader.cli.results import list_errors
+from loader.cli.settings import Settings, open_pipeline
+from loader.errors import LoaderError
 
 if TYPE_CHECKING:
-    from loader.cli.console import Output
-    from loader.cli.settings import Settings
-    from loader.errors import LoaderError
     from loader.reconcile.reconciliation import Finding, Reconciliation
     from loader.sync.runner import Outcome
 
@@ -61,7 +61,6 @@ def reconcile(
     failed. Tables that cannot be compared are skipped with a warning.
     """
     from loader.cli.run_once import RestartingRun, RunRequest, sync_until_signal
-    from loader.cli.settings import open_pipeline
     from loader.reconcile.reconciliation import Reconciliation
 
     work = Reconciliation(repair, allow_deletes, buckets, per_run)

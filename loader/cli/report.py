@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from loader.cli.duration_option import read_duration
+from loader.cli.console import escape_invisible
+from loader.cli.options import read_duration
+from loader.cli.settings import LOCAL, Settings, open_pipeline, profile_of, read_progress
 from loader.errors import LoaderError
 
 if TYPE_CHECKING:
-    from loader.cli.settings import Settings
     from loader.report.history import SourceHistory
     from loader.report.proofs import Proof
     from loader.sync.pipeline import Pipeline
@@ -162,7 +163,6 @@ class ReportWriter:
     def render(
         self, pipeline: Pipeline | None = None, refresh: int | None = None
     ) -> tuple[str, str]:
-        from loader.cli.console import escape_invisible
         from loader.report.contents import build_report, choose_periods
         from loader.report.history import read_history
         from loader.report.page import render_page
@@ -195,7 +195,6 @@ class ReportWriter:
         read: Callable[[Sequence[StatusReaders]], Read],
         pipeline: Pipeline | None,
     ) -> Read:
-        from loader.cli.settings import read_progress
         from loader.lake.folder_tables import SparkNeededError
         from loader.sync.status_readers import list_readers_by_spark, list_readers_in_folder
 
@@ -207,7 +206,6 @@ class ReportWriter:
         return read(list_readers_by_spark(pipeline))
 
     def _read_keys(self, proofs: Sequence[Proof], pipeline: Pipeline | None) -> Sequence[Proof]:
-        from loader.cli.settings import LOCAL, open_pipeline, profile_of
         from loader.report.proofs import read_failing_rows
 
         if pipeline is not None:

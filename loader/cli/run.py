@@ -5,15 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from loader.cli.completion import select_option
-from loader.cli.duration_option import read_duration
-
-if TYPE_CHECKING:
-    from loader.cli.settings import Settings
+from loader.cli.options import read_duration, select_option
+from loader.cli.settings import Settings, open_pipeline
 
 
 @click.command(short_help="Appends changes since the last run.")
@@ -112,7 +108,6 @@ def run(
 
     reporter = RunReporter(settings, metrics_file, report_path, os.environ)
     dbt_build = Build.create(spec.folder, dbt_arguments) if build else None
-    from loader.cli.settings import open_pipeline
 
     with open_pipeline(settings, spec) as pipeline:
         from loader.cli.daemon import Daemon

@@ -1,4 +1,4 @@
-"""Executes one run of ``loader run``, and restarts Spark if its JVM has exited."""
+"""Executes one run of ``loader run``, also if Spark's JVM exits or a connection is lost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 from loader.cli.console import Output, list_names
-from loader.cli.lost_connections import retry_lost_connections
 from loader.cli.progress import Progress
 from loader.cli.results import BuildResult, RunResult, TableResult, list_errors, list_table_results
 from loader.cli.settings import Settings, restart_pipeline
@@ -19,7 +18,12 @@ from loader.cli.signals import stop_on_signal
 from loader.cli.system_table_upkeep import compact_system_tables
 from loader.errors import JavaEndedError, LoaderError, TableError
 from loader.formatting import format_count
-from loader.spark.error_translation import may_precede_java_end
+from loader.spark.error_translation import (
+    CatalogLostError,
+    ConnectionLostError,
+    DatabaseError,
+    may_precede_java_end,
+)
 from loader.spark.jvm_exit import is_restart_wanted
 from loader.spark.session import restore_settings, rows_written
 from loader.sync.engine import sync_table
@@ -40,6 +44,9 @@ if TYPE_CHECKING:
     from loader.cli.telemetry.run_reporter import RunReporter
 
 Sync = Callable[[Pipeline, tuple[str, ...], Callable[[Outcome], None]], None]
+
+RETRY_PAUSES = (2.0, 8.0, 30.0)
+"""The pauses before the retries of tables whose connection was lost, in seconds."""
 
 _REMEDY = (
     "No row of its batch is visible. Check the table for unusual data, such as a huge value; "
@@ -300,6 +307,52 @@ def sync_tables(
         ended = error
     reported = (o.error for o in outcomes if isinstance(o.error, JavaEndedError))
     return outcomes, next(reported, ended)
+
+
+def retry_lost_connections(
+    output: Output,
+    watch: Watch,
+    outcomes: list[Outcome],
+    run_again: Callable[[Sequence[str]], None],
+) -> None:
+    """Retries the tables whose connection was lost, after each of :data:`RETRY_PAUSES`.
+
+    Does not retry if the first connection failed, for example because of a wrong host.
+
+    Args:
+        outcomes: the outcomes so far. The outcome of a retry replaces the table's earlier outcome.
+        run_again: syncs the tables with these names, and appends their outcomes to `outcomes`.
+    """
+    # An outcome without a record is an error for a whole source, whose tables are unknown.
+    errors = {
+        o.table: o.error for o in outcomes if isinstance(o.error, ConnectionLostError) and o.record
+    }
+    lost = list(errors)
+    if not lost or watch.stopped.is_set():
+        return
+    is_catalog = any(isinstance(error, CatalogLostError) for error in errors.values())
+    output.warning(
+        f"the connection to the {'catalog' if is_catalog else 'database'} was lost: "
+        f"{list_names(lost)}. "
+        f"Syncing again, up to {len(RETRY_PAUSES)} times",
+        tables=lost,
+    )
+    others = [outcome for outcome in outcomes if outcome.table not in lost]
+    latest = {outcome.table: outcome for outcome in outcomes if outcome.table in lost}
+    outcomes.clear()
+    try:
+        for pause in RETRY_PAUSES:
+            if not lost or watch.stopped.wait(pause):
+                break
+            outcomes.clear()
+            run_again(lost)
+            latest |= {outcome.table: outcome for outcome in outcomes if outcome.table in lost}
+            lost = [name for name in lost if isinstance(latest[name].error, DatabaseError)]
+    finally:
+        # The last retry may also have returned errors for whole sources, for example if a source's
+        # tables could not be listed.
+        others += [outcome for outcome in outcomes if outcome.table not in latest]
+        outcomes[:] = [*others, *latest.values()]
 
 
 def build_in_pipeline(settings: Settings, pipeline: Pipeline, build: Build) -> BuildResult:

@@ -1,14 +1,24 @@
-"""``loader setup``: prepares Spark, Java and JDBC drivers; with ``cdc``, log-based capture."""
+"""``loader setup`` and ``loader schema``: prepare Spark and Java, and editors of loader.yml."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
+from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from loader.cli.console import OUT
 from loader.cli.settings import Settings
 from loader.errors import SpecError, TableError
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from loader.sources.interface import Source
+    from loader.state import StateBackend
 
 CDC = "cdc"
 """The argument of `loader setup` that prepares log-based capture. Other arguments are drivers."""
@@ -30,7 +40,6 @@ def setup(settings: Settings, drivers: tuple[str, ...], archive: bool | None) ->
     and Glue), or paths to jars. If DRIVERS includes `cdc`, the command prints the SQL to run on a
     database before its log can be read.
     """
-    from loader.cli.schema import render_schema
     from loader.spark.setup import prepare, uses_link, write_schema
 
     def report(line: str) -> None:
@@ -80,3 +89,44 @@ def prepare_log(settings: Settings, report: Callable[[str], None]) -> None:
         capture = load_capture(options.url, source.where)
         for statement in capture.list_setup_sql(source.name, options, tables):
             report(f"    {statement}")
+
+
+@click.command(short_help="Prints a JSON Schema of loader.yml for editors.")
+@click.pass_obj
+def schema(settings: Settings) -> None:
+    """Prints a JSON Schema of loader.yml with the options of all installed connectors."""
+    text = render_schema(settings.output.warning)
+    settings.output.streams.write(OUT, lambda: print(text, end=""))
+
+
+def render_schema(warn: Callable[[str], None]) -> str:
+    """Returns the JSON Schema of a spec's documents.
+
+    Args:
+        warn: called with the error if a plug-in cannot be imported. The schema then accepts any
+            options for this plug-in.
+    """
+    from loader.sources.entry_points import GROUP
+    from loader.sources.interface import Source
+    from loader.spec.entry_points import list_plugins, load_plugin
+    from loader.spec.json_schema import build_schema
+    from loader.spec.plugins import StateStoreOptions, state_backends
+    from loader.state import StateBackend
+    from loader.state.opening import INCLUDED
+
+    def list_models(
+        entries: Mapping[str, EntryPoint], base: type[Source] | type[StateBackend]
+    ) -> dict[str, type[BaseModel] | None]:
+        models: dict[str, type[BaseModel] | None] = {}
+        for name, entry in entries.items():
+            try:
+                models[name] = load_plugin(entry, base, f"path: {name}").options_model
+            except SpecError as error:
+                warn(str(error))
+                models[name] = None
+        return models
+
+    backends = {name: entry for name, entry in state_backends().items() if name not in INCLUDED}
+    stores = dict.fromkeys(INCLUDED, StateStoreOptions) | list_models(backends, StateBackend)
+    built = build_schema(list_models(list_plugins(GROUP), Source), stores)
+    return json.dumps(built, indent=1, ensure_ascii=False) + "\n"

@@ -13,8 +13,9 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from loader.cli.completion import complete_tables, select_option
 from loader.cli.console import OUT
+from loader.cli.options import complete_tables, select_option
+from loader.cli.settings import LOCAL, Settings, open_pipeline_with_pushed_tables, read_progress
 from loader.cli.system_table_upkeep import list_backends, list_system_tables
 from loader.error_report import did_you_mean
 from loader.errors import LoaderError, LockedError, SpecError, StateError, TableError
@@ -22,7 +23,6 @@ from loader.names import explain_refusal, in_the_lake, is_wildcard, match_select
 from loader.spark.named_steps import step
 
 if TYPE_CHECKING:
-    from loader.cli.settings import Settings
     from loader.lake.locks import Lease
     from loader.state import TableState
     from loader.sync.pipeline import Pipeline
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 @click.pass_obj
 def state(settings: Settings) -> None:
     """Shows and changes stored cursors. Each change adds a version."""
-    from loader.cli.settings import LOCAL
-
     settings.master = LOCAL
 
 
@@ -43,7 +41,6 @@ def state(settings: Settings) -> None:
 @click.pass_obj
 def list_(settings: Settings) -> None:
     """Shows the latest state of every table."""
-    from loader.cli.settings import read_progress
     from loader.state import StateRow, TableState
     from loader.state.value import choose_effective_row
     from loader.sync.status_readers import list_state_readers
@@ -81,7 +78,6 @@ def show(settings: Settings, table: str) -> None:
 
     TABLE is source.table, or the name alone if only one source has such a table.
     """
-    from loader.cli.settings import read_progress
     from loader.state import StateRow
 
     def read(progress: Sequence[StatusReaders]) -> list[StateRow]:
@@ -107,7 +103,6 @@ def set_(settings: Settings, table: str, cursor: str) -> None:
     A lower value is safe, because rows that the raw table already contains are not appended again.
     A higher value skips rows.
     """
-    from loader.cli.settings import open_pipeline_with_pushed_tables
     from loader.sources.interface import is_connector_state
     from loader.sync.table_plan import parse_cursor
 
@@ -146,7 +141,6 @@ def set_(settings: Settings, table: str, cursor: str) -> None:
 @click.pass_obj
 def reset(settings: Settings, table: str) -> None:
     """Resets TABLE's cursor: the next sync reads all rows, and appends those that are missing."""
-    from loader.cli.settings import open_pipeline_with_pushed_tables
 
     def change(known: TableState | None) -> TableState:
         if known is None:
@@ -174,8 +168,6 @@ def reset(settings: Settings, table: str) -> None:
 @click.pass_obj
 def prune(settings: Settings, keep: int) -> None:
     """Deletes all but the newest N versions of each table's state."""
-    from loader.cli.settings import open_pipeline_with_pushed_tables
-
     with open_pipeline_with_pushed_tables(settings) as pipeline:
         pruned = [row for backend in list_backends(pipeline) for row in backend.prune(keep)]
         settings.output.table("pruned", ("table", "versions"), pruned)
@@ -188,8 +180,6 @@ def prune(settings: Settings, keep: int) -> None:
 @click.pass_obj
 def export(settings: Settings, file: IO[str]) -> None:
     """Writes every version of every cursor to FILE (default: stdout), one JSON object per line."""
-    from loader.cli.settings import open_pipeline_with_pushed_tables
-
     lines = []  # Collected first, so that an error does not destroy an earlier export.
     with open_pipeline_with_pushed_tables(settings) as pipeline:
         for backend in list_backends(pipeline):
@@ -219,7 +209,6 @@ def import_(settings: Settings, file: IO[str], force: bool) -> None:
     A table without state gets all versions; a table with state gets the newest version in FILE as
     a new version. All lines are checked before the first is written.
     """
-    from loader.cli.settings import open_pipeline_with_pushed_tables
     from loader.state.export import choose_rows, read_export
 
     with open_pipeline_with_pushed_tables(settings) as pipeline:
@@ -259,7 +248,6 @@ def rebuild(settings: Settings, select: tuple[str, ...]) -> None:
     Existing rows are kept; a state that differs from the newest commit gets a new version. Without
     --select, damaged state and ledger tables are first moved to a quarantine folder.
     """
-    from loader.cli.settings import open_pipeline_with_pushed_tables
     from loader.maintenance.rebuild_state import (
         find_source_tables,
         list_source_commits,

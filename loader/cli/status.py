@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loader.cli.console import Output, list_names
-from loader.cli.duration_option import read_duration
+from loader.cli.options import read_duration
 from loader.cli.settings import Settings, read_progress
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from airflow.sdk import Asset, BaseOperator, Context, TaskGroup, TriggerRule
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from loader.names import is_wildcard
-from loader.schedulers.tables import list_tables, name_raw_table
+from loader.schedulers import list_tables, name_raw_table
 
 RESULTS = "tables"
 """The key of the XCom that maps each table to its result."""

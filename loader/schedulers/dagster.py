@@ -18,7 +18,7 @@ from typing import Any
 import dagster as dg
 
 from loader.api import Event, Loader, LoaderError, TableResult, load_spec
-from loader.schedulers.tables import list_tables, name_raw_table
+from loader.schedulers import list_tables, name_raw_table
 
 _KINDS = {"spark", "iceberg"}
 

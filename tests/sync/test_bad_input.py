@@ -19,7 +19,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from loader.cli import lost_connections
+from loader.cli import run_once
 from loader.spark.error_translation import translate_error
 from loader.spec.plugins import SourceSpec
 from loader.sync.pipeline import Pipeline
@@ -365,7 +365,7 @@ class _Slow:
 def test_a_database_that_dies_in_mid_read(
     project: Project, postgres_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lost_connections, "RETRY_PAUSES", ())
+    monkeypatch.setattr(run_once, "RETRY_PAUSES", ())
     _fine(postgres_database, "fine")
     slow = _Slow(postgres_database)
     options = {"fine": FINE, "slow": {**FINE, "primary_key": "id"}}
@@ -393,7 +393,7 @@ def test_a_database_that_dies_in_mid_read(
 def test_a_lost_connection_is_tried_again(
     project: Project, postgres_database: Database, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    monkeypatch.setattr(lost_connections, "RETRY_PAUSES", (0.1, 0.1))
+    monkeypatch.setattr(run_once, "RETRY_PAUSES", (0.1, 0.1))
     _fine(postgres_database, "fine")
     slow = _Slow(postgres_database)
     options = {"fine": FINE, "slow": {**FINE, "primary_key": "id"}}

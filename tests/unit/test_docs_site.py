@@ -20,7 +20,7 @@ from docs_site.check import check_site
 from docs_site.pictures import FOLDER, PICTURES
 from docs_site.reference import write_reference
 from loader.cli import main
-from loader.cli.schema import render_schema
+from loader.cli.setup import render_schema
 
 if sys.version_info >= (3, 11):
     import tomllib

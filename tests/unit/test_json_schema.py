@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft7Validator
 
 from loader.cli import main
-from loader.cli.schema import render_schema
+from loader.cli.setup import render_schema
 from loader.errors import SpecError
 from loader.sources.entry_points import GROUP, find_connector
 from loader.spark import setup

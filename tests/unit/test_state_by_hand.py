@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from loader.cli import settings as opening
 from loader.cli import state as commands
 from loader.rows.cursor import Cursor, CursorType
 from loader.state import TableState
@@ -46,7 +45,7 @@ def test_a_run_ends_just_before_the_lock(
     )
     monkeypatch.setattr(commands, "stores_of", lambda *_: stores)
     monkeypatch.setattr(
-        opening, "open_pipeline_with_pushed_tables", lambda *_: nullcontext(SimpleNamespace())
+        commands, "open_pipeline_with_pushed_tables", lambda *_: nullcontext(SimpleNamespace())
     )
     settings = SimpleNamespace(output=SimpleNamespace(say=lambda text: None))
     ran = CliRunner().invoke(commands.state, arguments, obj=settings, catch_exceptions=False)

@@ -1,15 +1,50 @@
-"""Completes source and table names in a shell, and defines the ``--select`` option.
+"""Options that several commands share, and the completion of their values in a shell.
 
-The names come from the spec's file, because reading them from a database or the lake would be slow.
+The names of sources and tables come from the spec's file, because reading them from a database or
+the lake would be slow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import click
+
+from loader.duration import seconds_of
+from loader.errors import SpecError
+
+_EXAMPLES = "write it as '30s', '5 min' or '2h'"
+TOOLS = (
+    "airbyte",
+    "cloudquery",
+    "debezium",
+    "dlt",
+    "fivetran",
+    "meltano",
+    "olake",
+    "sling",
+    "strandline",
+    "none",
+)
+"""The names in :data:`loader.audit.presets.PRESETS`, and `none`.
+
+They are repeated here because that module is slow to import.
+"""
+
+
+def read_duration(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
+    """Converts an option such as '5 min' to seconds (a click callback)."""
+    if value is None:
+        return None
+    try:
+        seconds = float(seconds_of(value.strip(), "a duration", _EXAMPLES))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+    if seconds <= 0:
+        raise click.BadParameter(f"{value!r} is not a positive duration: {_EXAMPLES}")
+    return seconds
 
 
 def complete_sources(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
@@ -37,7 +72,6 @@ def complete_tables(ctx: click.Context, param: click.Parameter, incomplete: str)
 
 
 def _list_sources(ctx: click.Context) -> Iterator[tuple[str, dict[str, Any]]]:
-    from loader.errors import SpecError
     from loader.spec.document import read_documents
 
     path = Path(ctx.find_root().params.get("config") or "loader.yml")
@@ -65,3 +99,31 @@ select_option = click.option(
     help="source.table or a wildcard; repeatable.",
     shell_complete=complete_tables,
 )
+
+_COPY_OPTIONS = (
+    click.option(
+        "--loaded-by",
+        "tool",
+        type=click.Choice(TOOLS),
+        help="The tool that loads COPY. Default: recognised by the columns that it adds.",
+    ),
+    click.option(
+        "--versions",
+        is_flag=True,
+        help="COPY keeps old versions of rows: only the newest version of each key counts.",
+    ),
+    click.option(
+        "--newest-by",
+        multiple=True,
+        metavar="COLUMN",
+        help="With --versions: a column that orders versions, instead of the tool's; repeatable.",
+    ),
+    click.option("--deleted", metavar="COLUMN", help="The column of COPY that flags deleted rows."),
+)
+
+
+def copy_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options for reading a table that another tool has loaded."""
+    for option in reversed(_COPY_OPTIONS):
+        command = option(command)
+    return command
