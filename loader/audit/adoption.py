@@ -19,10 +19,11 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 
 from loader.audit.copied_table import VALUES, CopyOptions, Open, open_copy
-from loader.audit.copy_comparison import KIND, CopyComparison
+from loader.audit.copy_comparison import CopyComparison
 from loader.audit.findings import EXTRA
 from loader.errors import TableError
 from loader.lake.ledger import SyncRecord
+from loader.reconcile.comparison import KIND
 from loader.reconcile.differences import materialize, narrow_share
 from loader.rows.bookkeeping import stamp_rows
 from loader.rows.version_order import quote_name

@@ -22,8 +22,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from loader.audit.copied_table import VALUES, CopiedTable
-from loader.audit.copy_comparison import KIND, SOURCE_CHECKSUM, CopyComparison, find_kind
+from loader.audit.copy_comparison import CopyComparison, find_kind
 from loader.audit.findings import KINDS, LAG, LOST, STALE, Audit, Example
+from loader.reconcile.comparison import KIND, SOURCE_CHECKSUM
 from loader.reconcile.differences import materialize, narrow_share
 from loader.rows.cursor import CursorType
 from loader.rows.version_order import quote_name
@@ -176,13 +177,13 @@ class Auditor:
 
     def _measure_lag(self, found: DataFrame, highest: str | None) -> dict[str, Any]:
         """Returns how far behind the copy is, as the attributes `behind`, `oldest` and `age`."""
-        type_ = self._cursor_field()
-        if highest is None or type_ is None:
+        cursor = self._cursor_field()
+        if highest is None or cursor is None:
             return {}
         at = f.col(_AT)
-        limit = f.lit(highest).cast(self.table.schema[type_.name].dataType)
+        limit = f.lit(highest).cast(self.table.schema[cursor.name].dataType)
         age = f.lit(None).cast("double")
-        if type_.type.is_time:
+        if cursor.type.is_time:
             oldest = f.min(at).cast("timestamp")
             age = f.current_timestamp().cast("double") - oldest.cast("double")
         newer = found.where((f.col(KIND) == LAG) & (at > limit))
@@ -255,13 +256,11 @@ class Auditor:
 
     def _is_recent(self, at: Column, highest: str | None) -> Column:
         """Returns whether a row is so new that the copy need not contain it yet."""
-        assert self.cursor is not None
-        if highest is None:
+        cursor = self._cursor_field()
+        if highest is None or cursor is None:
             return f.lit(False)  # the copy has no row with a cursor
-        data_type = self.table.schema[self.cursor].dataType
-        limit = f.lit(highest).cast(data_type)
-        type_ = CursorType.of(data_type)
-        if type_ is not None and type_.is_time:
+        limit = f.lit(highest).cast(self.table.schema[cursor.name].dataType)
+        if cursor.type.is_time:
             limit = limit - f.expr(f"interval {float(self.effort.grace):f} seconds")
         return f.coalesce(at > limit, f.lit(False))
 
@@ -272,10 +271,8 @@ class Auditor:
         return f.concat(f.lit(f"{name}="), f.coalesce(value.cast("string"), f.lit("null")))
 
     def _count_by_day(self, wrong: DataFrame) -> tuple[tuple[str, dict[str, int]], ...]:
-        if self.cursor is None:
-            return ()
-        type_ = CursorType.of(self.table.schema[self.cursor].dataType)
-        if type_ is None or not type_.is_time:
+        cursor = self._cursor_field()
+        if cursor is None or not cursor.type.is_time:
             return ()
         day = f.coalesce(f.to_date(f.col(_AT)).cast("string"), f.lit("none"))
         days: dict[str, dict[str, int]] = {}

@@ -11,24 +11,17 @@ from pyspark.sql import functions as f
 
 from loader.audit.copied_table import COPIES, CopiedTable, CopyRows
 from loader.audit.findings import DOUBLED, EXTRA, LOST, STALE
-from loader.reconcile.comparison import Bucket, find_smallest_share, parts_per_bucket
-from loader.sources.contents import (
-    BUCKET,
-    CHECKSUM,
-    COUNT,
-    KEY,
-    WANTED,
-    Contents,
-    KeySelection,
-    sum_buckets,
+from loader.reconcile.comparison import (
+    KIND,
+    SOURCE_CHECKSUM,
+    compare_sums,
+    find_smallest_share,
+    parts_per_bucket,
 )
+from loader.sources.contents import CHECKSUM, KEY, WANTED, Contents, KeySelection, sum_buckets
 from loader.sources.interface import SourceTable
 from loader.sources.jdbc.contents import JdbcContents
 from loader.spark.error_translation import DatabaseError
-
-KIND = "_cq_kind"
-SOURCE_CHECKSUM = "_cq_source_checksum"
-"""The column with the source's checksum of a row; null if the source lacks the row."""
 
 
 @dataclass(frozen=True)
@@ -78,29 +71,7 @@ class CopyComparison:
             parts = parts_per_bucket(self.rows.frame.count(), of)
             copied = sum_buckets(self._hash_copy(selected), of * parts)
         source = self.contents.sums(selected, parts)
-        names = (COUNT, CHECKSUM)
-        joined = source.select(BUCKET, *(f.col(n).alias(f"source{n}") for n in names)).join(
-            copied.select(BUCKET, *(f.col(n).alias(f"copy{n}") for n in names)),
-            BUCKET,
-            "full_outer",
-        )
-        rows = {side: f.coalesce(f.col(f"{side}{COUNT}"), f.lit(0)) for side in ("source", "copy")}
-        differs = (rows["source"] != rows["copy"]) | ~f.col(f"source{CHECKSUM}").eqNullSafe(
-            f.col(f"copy{CHECKSUM}")
-        )
-        found = (
-            joined.groupBy(f.pmod(f.col(BUCKET), f.lit(of)).alias("number"))
-            .agg(
-                f.sum(rows["source"]).alias("source"),
-                f.sum(rows["copy"]).alias("copy"),
-                f.collect_list(f.when(differs, f.col(BUCKET))).alias("parts"),
-            )
-            .collect()
-        )
-        buckets = [
-            Bucket(row["number"], row["source"], row["copy"], tuple(sorted(row["parts"])))
-            for row in found
-        ]
+        buckets = compare_sums(source, copied, of)
         counts = sum(b.rows_source for b in buckets), sum(b.rows_snapshot for b in buckets)
         share = find_smallest_share(buckets, of, parts)
         if share is not None and share.buckets is None:

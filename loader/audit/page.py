@@ -9,14 +9,12 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from loader import __version__
 from loader.audit.findings import KINDS, Audit
-from loader.report.page import build_policy, read_asset
+from loader.report.page import build_policy, create_environment, read_asset
 
 _MAX_DAYS = 62
 _STYLE = (
@@ -32,18 +30,7 @@ def render_page(audit: Audit, clean: Callable[[str], str] = str) -> str:
     Args:
         clean: removes secrets and invisible characters from a text.
     """
-
-    def finalize(value: Any) -> Any:
-        return clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=finalize,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = create_environment(Path(__file__).parent, clean)
     days = audit.group_days(_MAX_DAYS)
     styles = [read_asset("page.css"), _STYLE]
     return environment.get_template("page.html").render(

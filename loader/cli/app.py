@@ -193,7 +193,7 @@ def main(ctx: click.Context, config: Path, form: str, quiet: bool, debug: bool) 
         # Without a handler, Python prints the stack traces that Py4J logs for broken connections.
         logging.root.addHandler(logging.NullHandler())
     output = Output(form, quiet, debug=debug)
-    ctx.obj = Settings(config, form, quiet, debug, output)
+    ctx.obj = Settings(config, output)
     ctx.with_resource(output.slow_steps.watch())
     if debug:
         ctx.with_resource(ConnectorLogHandler(output).attached())

@@ -21,6 +21,7 @@ from loader.package import package_folder
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from loader.audit.auditor import Effort
     from loader.audit.copied_table import CopyOptions
     from loader.audit.findings import Audit
     from loader.sources.interface import Source
@@ -144,11 +145,14 @@ def audit(
     versions: bool,
     newest_by: tuple[str, ...],
     deleted: str | None,
+    key: tuple[str, ...],
+    cursor: str | None,
+    ignore: tuple[str, ...],
     page: Path | None,
     profile: str | None,
     target: str | None,
     profiles_dir: str | None,
-    **options: Any,
+    **effort: Any,
 ) -> None:
     """Finds rows of SOURCE_TABLE that are missing, stale, doubled or not deleted in COPY.
 
@@ -162,6 +166,7 @@ def audit(
     loader audit postgresql://me@db/shop orders s3://lake/shop/orders --loaded-by dlt --versions
     loader audit mysql://me@db/shop orders orders --copy-url postgresql://me@dwh/raw
     """
+    from loader.audit.auditor import Effort
     from loader.audit.copied_table import CopyOptions
 
     if newest_by and not versions:
@@ -172,9 +177,8 @@ def audit(
         _find_lake(profile, target, profiles_dir, needs_profile),
     )
     settings.output.redact = spec.redactor.redact
-    request = _Request(
-        table, copy, CopyOptions(tool or "", versions, newest_by, deleted), **options
-    )
+    options = CopyOptions(tool or "", versions, newest_by, deleted)
+    request = _Request(table, copy, options, key, cursor, ignore, Effort(**effort))
     try:
         with open_pipeline(settings, spec) as pipeline:
             result = _run(settings.output, spec, pipeline.spark, request)
@@ -199,12 +203,7 @@ class _Request:
     key: tuple[str, ...]
     cursor: str | None
     ignore: tuple[str, ...]
-    share: float
-    buckets: int
-    pause: float
-    grace: float
-    max_lag: float
-    examples: int
+    effort: Effort
 
 
 def _find_lake(
@@ -248,7 +247,7 @@ def _build_spec(databases: dict[str, str], lake: dict[str, str]) -> Spec:
 
 
 def _run(output: Output, spec: Spec, spark: SparkSession, request: _Request) -> Audit:
-    from loader.audit.auditor import Auditor, Effort
+    from loader.audit.auditor import Auditor
     from loader.audit.copied_table import find_spark_table, open_copy
     from loader.audit.source_table import (
         choose_cursor,
@@ -285,14 +284,6 @@ def _run(output: Output, spec: Spec, spark: SparkSession, request: _Request) -> 
         selected, table = select_columns(
             lambda options: open_source(0, ref.name, options), ref, [*copy.columns], key
         )
-        effort = Effort(
-            request.buckets,
-            request.share,
-            request.pause,
-            request.grace,
-            request.max_lag,
-            request.examples,
-        )
         is_unique = set(described.primary_key) <= set(key) and bool(described.primary_key)
         auditor = Auditor(
             spark,
@@ -302,7 +293,7 @@ def _run(output: Output, spec: Spec, spark: SparkSession, request: _Request) -> 
             is_unique,
             cursor,
             copy,
-            effort,
+            request.effort,
             lambda step: output.event("progress", f"{step} …", step=step),
         )
         return auditor.run()

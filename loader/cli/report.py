@@ -166,8 +166,12 @@ class ReportWriter:
         from loader.report.contents import build_report, choose_periods
         from loader.report.history import read_history
         from loader.report.page import render_page
-        from loader.report.proofs import find_unexplained, read_results
-        from loader.report.verdicts import add_stored_proofs, read_stored_proofs
+        from loader.report.proofs import (
+            add_stored_proofs,
+            find_unexplained,
+            read_results,
+            read_stored_proofs,
+        )
 
         now = time.time_ns() // 1000
         since, length = choose_periods(now, self.days)

@@ -32,15 +32,11 @@ class Settings:
     """The global options, which precede the command.
 
     Attributes:
-        form: ``text`` or ``json``, the format of output.
         profile: dbt's profile; None until Spark is started.
         master: overrides the profile's ``spark.master``.
     """
 
     config: Path = Path("loader.yml")
-    form: str = "text"
-    quiet: bool = False
-    debug: bool = False
     output: Output = field(default_factory=Output)
     profile: Profile | None = None
     master: str | None = None
@@ -230,7 +226,7 @@ def _start_spark(settings: Settings, profile: Profile) -> SparkSession:
     with step("starting Spark"):
         spark = session(profile)
     # Spark logs the stack trace of every failed task; the loader's error contains it once.
-    spark.sparkContext.setLogLevel("WARN" if settings.debug else "OFF")
-    if settings.debug:
+    spark.sparkContext.setLogLevel("WARN" if settings.output.debug else "OFF")
+    if settings.output.debug:
         silence_drivers(spark)
     return spark

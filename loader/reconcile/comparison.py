@@ -124,33 +124,7 @@ class Comparison:
         newest = self.newest_versions(share).where(~f.col(KEY_ONLY) & f.col(_IN_WINDOW))
         newest = newest.where(~lacks_key(self.plan, key_names(self.plan)))
         snapshot = sum_buckets(newest, of * parts)
-        counts = {name: f.coalesce(f.col(name), f.lit(0)) for name in ("source", "snapshot")}
-        differs = ~(f.col("source_sum").eqNullSafe(f.col("snapshot_sum"))) | (
-            counts["source"] != counts["snapshot"]
-        )
-        rows = (
-            source.select(BUCKET, f.col(COUNT).alias("source"), f.col(CHECKSUM).alias("source_sum"))
-            .join(
-                snapshot.select(
-                    BUCKET, f.col(COUNT).alias("snapshot"), f.col(CHECKSUM).alias("snapshot_sum")
-                ),
-                BUCKET,
-                "full_outer",
-            )
-            .groupBy(f.pmod(f.col(BUCKET), f.lit(of)).alias("number"))
-            .agg(
-                f.sum(counts["source"]).alias("source"),
-                f.sum(counts["snapshot"]).alias("snapshot"),
-                f.collect_list(f.when(differs, f.col(BUCKET))).alias("parts"),
-            )
-            .collect()
-        )
-        by_number = {
-            row["number"]: Bucket(
-                row["number"], row["source"], row["snapshot"], tuple(sorted(row["parts"]))
-            )
-            for row in rows
-        }
+        by_number = {each.number: each for each in compare_sums(source, snapshot, of)}
         buckets = [by_number.get(number, Bucket(number, 0, 0, ())) for number in numbers]
         return buckets, find_smallest_share(buckets, of, parts)
 
@@ -241,6 +215,33 @@ class Comparison:
             if each.source not in mapped
         }
         return rows.withColumns(missing) if missing else rows
+
+
+def compare_sums(source: DataFrame, other: DataFrame, of: int) -> list[Bucket]:
+    """Compares counts and checksums of parts of buckets. Returns the buckets that contain rows.
+
+    Args:
+        source: BUCKET (the number of a part), COUNT and CHECKSUM of the source.
+        other: the same columns of the table to compare with it.
+        of: the number of buckets.
+    """
+    renamed = other.select(BUCKET, f.col(COUNT).alias("count"), f.col(CHECKSUM).alias("checksum"))
+    rows_source, rows_other = (f.coalesce(f.col(name), f.lit(0)) for name in (COUNT, "count"))
+    is_same = (rows_source == rows_other) & f.col(CHECKSUM).eqNullSafe(f.col("checksum"))
+    found = (
+        source.join(renamed, BUCKET, "full_outer")
+        .groupBy(f.pmod(f.col(BUCKET), f.lit(of)))
+        .agg(
+            f.sum(rows_source),
+            f.sum(rows_other),
+            f.collect_list(f.when(~is_same, f.col(BUCKET))),
+        )
+        .collect()
+    )
+    return [
+        Bucket(number, in_source, in_other, tuple(sorted(parts)))
+        for number, in_source, in_other, parts in found
+    ]
 
 
 def bucket_of(buckets: int) -> Column:

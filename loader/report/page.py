@@ -59,18 +59,7 @@ def render_page(
         clean: removes secrets and invisible characters from a string.
         refresh: the number of seconds after which the page reloads itself; None if it does not.
     """
-
-    def finalize(value: Any) -> Any:
-        return clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-    environment = Environment(
-        loader=FileSystemLoader(_FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=finalize,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = create_environment(_FOLDER, clean)
     now = report.until
     environment.filters.update(
         ago=lambda micros: f"{format_age((now - micros) / _SECOND)} ago",
@@ -99,6 +88,22 @@ def render_page(
         icon=Markup(_ICONS[report.level]),
         spec=spec,
         version=__version__,
+    )
+
+
+def create_environment(folder: Path, clean: Callable[[str], str]) -> Environment:
+    """Returns an environment for a folder's templates, which cleans and escapes every value."""
+
+    def finalize(value: Any) -> Any:
+        return clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+    return Environment(
+        loader=FileSystemLoader(folder),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
 
 

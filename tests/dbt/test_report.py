@@ -13,8 +13,14 @@ from loader.lake.lake import Lake
 from loader.report.contents import build_report, choose_periods
 from loader.report.history import SourceHistory
 from loader.report.page import render_page
-from loader.report.proofs import Proof, read_failing_rows, read_results
-from loader.report.verdicts import add_stored_proofs, parse_verdicts, read_stored_proofs
+from loader.report.proofs import (
+    Proof,
+    add_stored_proofs,
+    parse_verdicts,
+    read_failing_rows,
+    read_results,
+    read_stored_proofs,
+)
 from loader.sync.status_readers import StatusReaders
 from loader.sync.table_comparisons import FolderComparisons, LakeComparisons
 from tests.dbt.dbtproject import DbtProject

@@ -49,7 +49,7 @@ def test_the_parts_take_turns_in_one_process(
         )
 
     script = Script([look] * (PARTS + 1), every=0.05)
-    settings = Settings(project.folder / "loader.yml", "json", output=script)
+    settings = Settings(project.folder / "loader.yml", output=script)
     with open_pipeline(settings) as pipeline:
         # an eighth of a day after the last comparison
         work = Rotation(clock=lambda: time.time() + 86_400 / PARTS)

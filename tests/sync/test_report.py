@@ -74,7 +74,7 @@ def test_a_loop_writes_it_after_each_round(drop: Project) -> None:
         path.unlink(missing_ok=True)
 
     script = Script([look, look, look])
-    settings = Settings(drop.folder / "loader.yml", "json", output=script)
+    settings = Settings(drop.folder / "loader.yml", output=script)
     with open_pipeline(settings) as pipeline:
         reporter = RunReporter(settings, None, path, {})
         request = RunRequest(select=("drop.orders",), reporter=reporter)

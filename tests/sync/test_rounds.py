@@ -62,7 +62,7 @@ class Script(Output):
 
 def looped(project: Project, script: Script, build: Build | None = None) -> int:
     """Runs the loop until the script ends; returns the exit code."""
-    settings = Settings(project.folder / "loader.yml", "json", output=script)
+    settings = Settings(project.folder / "loader.yml", output=script)
     with open_pipeline(settings) as pipeline:
         wanted = RunRequest(build=build)
         loop = Daemon(settings, pipeline, wanted, every=script.every, stopped=script.stop)

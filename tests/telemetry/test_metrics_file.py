@@ -9,8 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from loader.cli.results import BuildResult, RunResult, TableStatus
-from loader.cli.telemetry.metrics import METRICS, measure
-from loader.cli.telemetry.prometheus_file import write_file
+from loader.cli.telemetry.metrics import METRICS, measure, write_file
 from tests.services import Database
 from tests.sync.project import Project
 

@@ -10,7 +10,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 
-from loader.cli.telemetry.dataset_names import DatasetName, name_location, name_source_table
+from loader.cli.telemetry.openlineage import DatasetName, name_location, name_source_table
 from loader.spec.plugins import SourceSpec
 from tests.services import Database
 from tests.sync.project import Project

@@ -1,17 +1,26 @@
-"""The metrics of a run, its build and its tables. :data:`METRICS` lists them.
+"""The metrics of a run, its build and its tables, and their file (``loader run --metrics-file``).
 
 The tables' metrics come from the ledger, so counters include the runs of all processes, and tables
-that this run did not sync also have metrics.
+that this run did not sync also have metrics. The file has Prometheus's text format, which the
+textfile collector of node_exporter reads.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, write_to_textfile
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
 
 from loader.cli.results import BuildResult, RunResult, TableStatus
+from loader.errors import SpecError
 from loader.lake.ledger import FAILED
 
 COUNTER = "counter"
@@ -208,3 +217,44 @@ def _measure_tables(result: RunResult, statuses: Iterable[TableStatus]) -> Itera
 
 def _count(metric: Metric, counts: Mapping[str, int]) -> Iterator[Sample]:
     return (Sample(metric, float(n), {"status": status}) for status, n in counts.items())
+
+
+@dataclass(frozen=True, eq=False)  # the registry hashes it
+class _Samples(Collector):
+    samples: tuple[Sample, ...]
+
+    def collect(self) -> Iterator[Family]:
+        for metric in METRICS:
+            kind = CounterMetricFamily if metric.kind == COUNTER else GaugeMetricFamily
+            family = kind(metric.name, metric.description, labels=metric.labels)
+            for sample in self.samples:
+                if sample.metric == metric:
+                    values = [sample.labels[label] for label in metric.labels]
+                    family.add_metric(values, sample.value)
+            if family.samples:
+                yield family
+
+
+def check_writable(path: Path) -> None:
+    """Raises a SpecError if the file cannot be replaced."""
+    folder = path.absolute().parent
+    if path.is_dir():
+        what = "it is a folder"
+    elif not folder.is_dir():
+        what = f"the folder {folder} does not exist"
+    elif not os.access(folder, os.W_OK):
+        what = f"the folder {folder} is not writable"
+    else:
+        return
+    raise SpecError(
+        what,
+        where=f"--metrics-file {path}",
+        remedy="Choose a file in a folder that the loader's user may write",
+    )
+
+
+def write_file(path: Path, samples: Iterable[Sample]) -> None:
+    """Replaces the file atomically. Raises an OSError if it cannot be written."""
+    registry = CollectorRegistry()
+    registry.register(_Samples(tuple(samples)))
+    write_to_textfile(str(path), registry)

@@ -61,7 +61,7 @@ class RunReporter:
 
             self._page = ReportWriter(settings, page)
         if metrics_file is not None:
-            from loader.cli.telemetry.prometheus_file import check_writable
+            from loader.cli.telemetry.metrics import check_writable
 
             check_writable(metrics_file)
         if _wants_opentelemetry(environment):
@@ -104,14 +104,12 @@ class RunReporter:
             self._attempt("webhook", pipeline, lambda: webhook.report(result))
 
     def _report_metrics(self, pipeline: Pipeline, result: RunResult, seconds: float) -> None:
-        from loader.cli.telemetry.metrics import measure
+        from loader.cli.telemetry.metrics import measure, write_file
 
         now = dt.datetime.now(dt.timezone.utc)
         samples = measure(result, self._read_statuses(pipeline), seconds, now)
         path, opentelemetry = self._metrics_file, self._opentelemetry
         if path is not None:
-            from loader.cli.telemetry.prometheus_file import write_file
-
             try:
                 write_file(path, samples)
             except OSError as error:
