@@ -73,8 +73,7 @@ class Adoption:
     def __call__(self, sync: SyncContext) -> SyncRecord:
         """Adopts the copy, and returns the ledger row of the batch.
 
-        Raises:
-            TableError: if the table cannot be adopted; nothing was published.
+        Raises a TableError if the table cannot be adopted. Nothing was published then.
         """
         with ExitStack() as opened:  # the rows of the copy are read until the batch is published
 

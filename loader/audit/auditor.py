@@ -99,11 +99,7 @@ class Auditor:
     report: Callable[[str], object] = field(default=lambda _: None)
 
     def run(self) -> Audit:
-        """Runs both looks, and returns what differs.
-
-        Raises:
-            TableError: if a table cannot be read.
-        """
+        """Runs both looks, and returns what differs. Raises a TableError if this fails."""
         began = time.monotonic()
         selected = self.effort.choose_buckets()
         self.report("comparing checksums")

@@ -365,9 +365,7 @@ def find_spark_table(spark: SparkSession, name: str) -> Open:
     """Returns a function that opens a table in one of Spark's catalogs, or the files at a path.
 
     A name with a slash is a path. The format is detected from the files: Delta, Iceberg or Parquet.
-
-    Raises:
-        SpecError: if the table or the path does not exist or cannot be read.
+    Raises a SpecError if the table or the path cannot be read.
     """
     format_ = _find_format(spark, name) if "/" in name else ""
 

@@ -21,12 +21,7 @@ from loader.sources.interface import Source, SourceTable, TableRef
 def find_table(source: Source, name: str, where: str) -> TableRef:
     """Finds a source's table or view by name. Case matters only if two names differ only in case.
 
-    Args:
-        where: the argument with the name, for errors.
-
-    Raises:
-        SpecError: if there is no such table.
-        TableError: if the source cannot be reached.
+    Raises a SpecError, which names the argument `where`, if there is no such table.
     """
     refs = source.tables()
     for form in (str, str.lower):
@@ -46,13 +41,9 @@ def find_table(source: Source, name: str, where: str) -> TableRef:
 def choose_key(
     table: SourceTable, copy: CopiedTable, chosen: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """Returns the columns by which rows are compared, spelled as in the source.
+    """Returns the columns in `--key`, or else the primary key, spelled as in the source.
 
-    Args:
-        chosen: the columns in `--key`; if empty, the primary key is used.
-
-    Raises:
-        SpecError: if there is no such column or no key, or if the copy lacks a column.
+    Raises a SpecError if there is no such column or no key, or if the copy lacks a column.
     """
     key = tuple(find_column(table, name, "--key") for name in chosen) or table.primary_key
     if not key:
@@ -69,12 +60,8 @@ def choose_key(
 def choose_cursor(table: SourceTable, copy: CopiedTable, chosen: str | None) -> str | None:
     """Returns the column that dates rows, or None if no column is suitable.
 
-    Args:
-        chosen: the column in `--cursor`; if None, a column whose name suggests an update time
-            is preferred.
-
-    Raises:
-        SpecError: if there is no such column, or if its values have no order in time.
+    Without `--cursor`, prefers a column whose name suggests an update time. Raises a SpecError if
+    the table lacks the chosen column, or if its values have no order in time.
     """
     if chosen is not None:
         name = find_column(table, chosen, "--cursor")
@@ -108,11 +95,7 @@ def _require_column(copy: CopiedTable, name: str, option: str) -> None:
 
 
 def find_column(table: SourceTable, name: str, option: str) -> str:
-    """Returns a column spelled as in the source.
-
-    Raises:
-        SpecError: if the table has no such column.
-    """
+    """Returns a column spelled as in the source. Raises a SpecError if there is none."""
     for column in table.schema.names:
         if column.lower() == name.lower():
             return column
@@ -130,11 +113,7 @@ def select_columns(
     columns: Sequence[str],
     key: Sequence[str],
 ) -> tuple[Source, SourceTable]:
-    """Returns a source that reads only some columns of a table, and the table.
-
-    Args:
-        reopen: opens the source with other options for the table.
-    """
+    """Returns a source that reads only some columns of a table, and the table."""
     include = [glob.escape(name) if is_wildcard(name) else name for name in columns]
     source = reopen({"columns": include, "primary_key": list(key)})
     return source, source.describe(ref)

@@ -60,10 +60,6 @@ def init_from_database(settings: Settings, text: str, target: str = "embedded") 
     """Reads a database's schema, and writes a project whose spec lists its tables.
 
     If the database cannot be read, nothing is written.
-
-    Raises:
-        SpecError: if the URL is invalid, or if a spec already exists.
-        TableError: if the database cannot be read.
     """
     from loader.spark import setup
 

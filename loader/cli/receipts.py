@@ -134,12 +134,7 @@ def _read_public_key(path: Path) -> tuple[str, Ed25519PublicKey]:
 
 
 def _read_files(paths: Sequence[Path]) -> Iterator[Receipt]:
-    """Yields the receipts in exported files.
-
-    Raises:
-        SpecError: if a file cannot be read, or a folder has no such file.
-        TableError: if a line is not a receipt.
-    """
+    """Yields the receipts in exported files. Refuses lines that are not receipts."""
     for path in paths:
         files = sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]
         if not files:

@@ -131,9 +131,7 @@ def set_(settings: Settings, table: str, cursor: str) -> None:
         except TableError as error:
             raise SpecError(error.what, where=error.where, remedy=error.remedy) from None
 
-    with open_pipeline_with_pushed_tables(settings) as pipeline:
-        table = _resolve_name(pipeline, table, "loader state set")
-        _store(settings, pipeline, table, change)
+    _store(settings, table, change, "loader state set")
 
 
 @state.command(short_help="Resets a cursor, to read a table from the beginning.")
@@ -151,9 +149,7 @@ def reset(settings: Settings, table: str) -> None:
             )
         return known.start_over()
 
-    with open_pipeline_with_pushed_tables(settings) as pipeline:
-        table = _resolve_name(pipeline, table, "loader state reset")
-        _store(settings, pipeline, table, change)
+    _store(settings, table, change, "loader state reset")
 
 
 @state.command(short_help="Deletes old versions of cursors.")
@@ -318,13 +314,6 @@ def _is_selected(name: str, select: tuple[str, ...]) -> bool:
     return not select or bool(match_selection(name, select))
 
 
-def _resolve_name(pipeline: Pipeline, table: str, where: str) -> str:
-    """Adds the source to a table's name if the user omitted it and only one source matches."""
-    from loader.sync.status_readers import list_readers_by_spark
-
-    return table if "." in table else find_key(list_readers_by_spark(pipeline), table, where)
-
-
 def _read_known_state(stores: Stores, table: str) -> TableState | None:
     """Returns a table's state, or the newest commit's state if the store has no valid one.
 
@@ -348,15 +337,21 @@ def _read_known_state(stores: Stores, table: str) -> TableState | None:
 
 def _store(
     settings: Settings,
-    pipeline: Pipeline,
     table: str,
     change: Callable[[TableState | None], TableState],
+    where: str,
 ) -> None:
-    stores = stores_of(pipeline, table)
-    change(_read_known_state(stores, table))  # refuses an invalid change before the table is locked
-    with lock_tables(pipeline, [table]):
-        new = change(_read_known_state(stores, table))
-        row = stores.state.write(table, stores.add_table_id(table, new))
+    """Changes a table's state. The name may lack the source if only one source matches."""
+    from loader.sync.status_readers import list_readers_by_spark
+
+    with open_pipeline_with_pushed_tables(settings) as pipeline:
+        if "." not in table:
+            table = find_key(list_readers_by_spark(pipeline), table, where)
+        stores = stores_of(pipeline, table)
+        change(_read_known_state(stores, table))  # refuses an invalid change before it locks
+        with lock_tables(pipeline, [table]):
+            new = change(_read_known_state(stores, table))
+            row = stores.state.write(table, stores.add_table_id(table, new))
     cursor = new.cursor.text if new.cursor else "none: the next sync reads from the beginning"
     version = f" (version {row.version})" if row else " (unchanged)"
     settings.output.say(f"{table}: cursor {cursor}{version}")

@@ -172,11 +172,7 @@ def _read_or_empty(file: Path) -> str:
 
 
 def read(path: Path) -> str | None:
-    """Reads a file without changing its line breaks. Returns None if the file does not exist.
-
-    Raises:
-        SpecError: if the file cannot be read.
-    """
+    """Reads a file without changing its line breaks. Returns None if the file does not exist."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             return file.read()

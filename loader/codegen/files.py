@@ -196,8 +196,7 @@ class Manifest:
     def from_json(cls, text: str | None, where: str) -> Manifest:
         """Parses the text of `codegen.json`, which is None if the file does not exist yet.
 
-        Raises:
-            SpecError: if the text was edited, or if a newer loader wrote it.
+        Raises a SpecError if the text was edited, or if a newer loader wrote it.
         """
         if text is None:
             return cls()

@@ -124,10 +124,7 @@ def describe_tables(
     """Yields the selected tables, and an error for each table that could not be read.
 
     A table that several sources share is yielded only once, for the first source. The first column
-    of its key contains the source's name.
-
-    Raises:
-        SpecError: if a selection matches nothing.
+    of its key contains the source's name. Raises a SpecError if a selection matches nothing.
     """
     shared: set[tuple[str, str]] = set()
     for part in pipeline.plan_tables(select):

@@ -374,8 +374,7 @@ _REMEDY = "Correct the file, or delete it, so that codegen writes it again; noth
 class YamlText:
     """A text that is empty or contains one YAML mapping.
 
-    Raises:
-        SpecError: if the text is not valid YAML, or contains anything but a mapping.
+    Raises a SpecError if the text is not valid YAML, or contains anything but a mapping.
     """
 
     def __init__(self, text: str, where: str) -> None:
@@ -412,10 +411,9 @@ class YamlText:
         return self.layout.has_comment(start, self.layout.line_end(end) if removed else end)
 
     def update_to(self, target: Mapping[Any, Any]) -> str:
-        """Edits the text so that it contains the data `target`, and returns the result.
+        """Returns the text, edited so that it contains the data `target`.
 
-        Raises:
-            EditRefused: if adding, replacing and removing entries is not enough.
+        Raises EditRefused if adding, replacing and removing entries is not enough.
         """
         if same(self.data, target):
             return self._mark + self.text

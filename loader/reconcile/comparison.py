@@ -85,27 +85,20 @@ def key_names(plan: TablePlan) -> list[str]:
     return [f"_cq_key_{i}" for i in range(len(plan.key))]
 
 
+@dataclass(frozen=True)
 class Comparison:
     """Compares one table's contents in the source with those in the lake.
 
-    Args:
+    Attributes:
         window: the rows that the spec selects.
         missing_means_deleted: whether to treat a row that is missing from the source as deleted.
     """
 
-    def __init__(
-        self,
-        plan: TablePlan,
-        lake: Lake,
-        contents: Contents,
-        window: Window,
-        missing_means_deleted: bool,
-    ) -> None:
-        self.plan = plan
-        self.lake = lake
-        self.contents = contents
-        self.window = window
-        self.missing_means_deleted = missing_means_deleted
+    plan: TablePlan
+    lake: Lake
+    contents: Contents
+    window: Window
+    missing_means_deleted: bool
 
     def compare_buckets(
         self, of: int, numbers: Sequence[int]

@@ -160,39 +160,14 @@ class VerificationHistory:
         return int(row["n"])
 
     @_reports_damage
-    def last_verified(
-        self, source: str, table: str, buckets: int, repairs: bool = False
-    ) -> dict[int, int]:
-        """Returns the time of each bucket's last comparison, in microseconds since 1970.
-
-        Args:
-            buckets: the number of buckets. Comparisons with a different number are ignored.
-            repairs: whether to omit buckets whose last comparison found differences that were not
-                repaired.
-        """
-        if not self.lake.exists(TABLE):
-            return {}
-        rows = self.lake.spark.sql(
-            f"""
-            select
-                bucket,
-                unix_micros(max(verified_at)) as verified_at
-            from {self.lake.name(TABLE)}
-            where source_name = {text_literal(source)}
-                and table_name = {text_literal(table)}
-                and buckets = {buckets}
-            group by bucket
-            {f"having not max_by({HAS_UNREPAIRED}, verified_at)" if repairs else ""}
-            """
-        ).collect()
-        return {row["bucket"]: row["verified_at"] for row in rows}
-
-    @_reports_damage
-    def last_comparisons(self, buckets: int) -> dict[tuple[str, str], dict[int, LastComparison]]:
+    def last_comparisons(
+        self, buckets: int, table_name: str | None = None
+    ) -> dict[tuple[str, str], dict[int, LastComparison]]:
         """Returns the last comparison of each bucket, keyed by source and table.
 
         Args:
             buckets: the number of buckets. Comparisons with a different number are ignored.
+            table_name: the only table to read; None reads all tables.
         """
         if not self.lake.exists(TABLE):
             return {}
@@ -210,6 +185,7 @@ class VerificationHistory:
                 max_by({HAS_UNREPAIRED}, verified_at) as has_unrepaired
             from {self.lake.name(TABLE)}
             where buckets = {buckets}
+                {f"and table_name = {text_literal(table_name)}" if table_name else ""}
             group by source_name, table_name, bucket
             """
         ).collect()
@@ -223,7 +199,7 @@ class VerificationHistory:
 
 
 def choose_buckets(
-    last_verified: Mapping[int, int], buckets: int, per_run: int | None
+    last_verified: Mapping[int, float], buckets: int, per_run: int | None
 ) -> tuple[int, ...]:
     """Chooses the buckets that were never compared, then those least recently compared.
 

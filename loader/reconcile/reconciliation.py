@@ -12,7 +12,7 @@ it still differs and has not changed in the source between the two comparisons.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
@@ -29,6 +29,7 @@ from loader.reconcile.differences import (
 )
 from loader.reconcile.history import (
     BUCKETS,
+    LastComparison,
     VerificationHistory,
     VerifiedBucket,
     choose_buckets,
@@ -100,9 +101,7 @@ class Reconciliation:
     def __call__(self, sync: SyncContext) -> SyncRecord | None:
         """Syncs, compares and optionally repairs a table, and records the result.
 
-        Raises:
-            TableError: if the table could not be synced, read or repaired. Batches that were
-                already published remain.
+        If this fails, batches that were already published remain.
         """
         reason = explain_skip(sync.plan)
         if reason:
@@ -128,11 +127,15 @@ class Reconciliation:
         sync.report_phase("comparing")
         history = VerificationHistory(lake)
         if numbers is None:
-            last_verified = {}
+            compared: Mapping[int, LastComparison] = {}
             if self.per_run is not None:  # if there is no limit, all buckets are compared
-                last_verified = history.last_verified(
-                    plan.source, plan.lake_table, self.buckets, self.repairs
-                )
+                found = history.last_comparisons(self.buckets, plan.lake_table)
+                compared = found.get((plan.source, plan.lake_table), {})
+            last_verified = {
+                number: each.at
+                for number, each in compared.items()
+                if not (self.repairs and each.has_unrepaired)
+            }
             numbers = choose_buckets(last_verified, self.buckets, self.per_run)
         buckets, differences = [Bucket(number, 0, 0, ()) for number in numbers], None
         second_sync: SyncRecord | None = None

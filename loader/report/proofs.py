@@ -116,18 +116,11 @@ class DbtResults:
 
 
 def read_results(target: Path) -> DbtResults | None:
-    """Reads the results in dbt's target folder. Returns None if there are none.
-
-    Raises:
-        SpecError: if the files cannot be read.
-    """
-    results, manifest = (
-        _read_json(target / "run_results.json"),
-        _read_json(target / "manifest.json"),
-    )
+    """Reads the results in dbt's target folder. Returns None if there are none."""
+    results = _read_json(target / "run_results.json")
     if results is None:
         return None
-    nodes = (manifest or {}).get("nodes", {})
+    nodes = (_read_json(target / "manifest.json") or {}).get("nodes", {})
     proofs, seconds = [], {}
     try:
         for result in results["results"]:
@@ -258,9 +251,6 @@ def read_stored_proofs(readers: Sequence[StatusReaders], results: DbtResults | N
     Ignores tables that are not built from a raw table in one of the readers' schemas, because such
     tables belong to other projects. Reading with Spark needs a statement for each table in the
     catalog, so it is done only if there are no dbt results on this machine.
-
-    Raises:
-        LoaderError: if a table's verdicts cannot be read.
     """
     catalogs: dict[object, Iterable[tuple[str, Mapping[str, str]]]] = {}
     for each in readers:

@@ -10,11 +10,7 @@ from loader.spec.spec import load_spec
 
 
 def list_tables(config: str | os.PathLike[str]) -> list[str]:
-    """Returns the tables in a spec as `source.table`.
-
-    Raises:
-        SpecError: if the spec is invalid or uses wildcards.
-    """
+    """Returns a spec's tables as `source.table`. Raises a SpecError if the spec uses wildcards."""
     names = [(source, table) for source in load_spec(config).sources for table in source.tables]
     for source, table in names:
         if is_wildcard(table):
