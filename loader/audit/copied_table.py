@@ -17,8 +17,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from loader.audit.presets import NONE, PRESETS, Preset, find_preset, is_flagged
-from loader.error_report import did_you_mean
-from loader.errors import SpecError, sentence
+from loader.errors import SpecError, did_you_mean, sentence
 from loader.rows.version_order import quote_name
 from loader.sources.contents import CHECKSUM, KEY, Contents, KeySelection
 from loader.sources.file.read_errors import find_differing_types

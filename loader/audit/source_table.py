@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from pyspark.sql import DataFrame, SparkSession
 
 from loader.audit.copied_table import CopiedTable, CopyRows, Open
-from loader.error_report import did_you_mean
-from loader.errors import SpecError
+from loader.errors import SpecError, did_you_mean
 from loader.names import is_wildcard
 from loader.rows.cursor import CursorType
 from loader.rows.window import Window

@@ -13,8 +13,7 @@ import click
 from loader.cli.console import Output
 from loader.cli.options import select_option
 from loader.cli.settings import Settings, open_pipeline_with_pushed_tables
-from loader.error_report import did_you_mean
-from loader.errors import LoaderError, SpecError
+from loader.errors import LoaderError, SpecError, did_you_mean
 
 if TYPE_CHECKING:
     from loader.codegen.files import File

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from loader.error_report import one_error
-from loader.errors import LoaderError
+from loader.errors import LoaderError, one_error
 
 if TYPE_CHECKING:
     from loader.lake.ledger import SyncRecord

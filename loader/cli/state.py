@@ -17,8 +17,7 @@ from loader.cli.console import OUT
 from loader.cli.options import complete_tables, select_option
 from loader.cli.settings import LOCAL, Settings, open_pipeline_with_pushed_tables, read_progress
 from loader.cli.system_table_upkeep import list_backends, list_system_tables
-from loader.error_report import did_you_mean
-from loader.errors import LoaderError, LockedError, SpecError, StateError, TableError
+from loader.errors import LoaderError, LockedError, SpecError, StateError, TableError, did_you_mean
 from loader.names import explain_refusal, in_the_lake, is_wildcard, match_selection
 from loader.spark.named_steps import step
 

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 
-from loader.error_report import did_you_mean
-from loader.errors import TableError
+from loader.errors import TableError, did_you_mean
 from loader.names import is_wildcard
 from loader.rows import mask_columns
 from loader.rows.cursor import Cursor

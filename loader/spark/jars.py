@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
-from loader.error_report import did_you_mean
-from loader.errors import SpecError
+from loader.errors import SpecError, did_you_mean
 
 if TYPE_CHECKING:
     import urllib.request

@@ -22,8 +22,7 @@ import jinja2.nativetypes
 import jinja2.sandbox
 import yaml
 
-from loader.error_report import did_you_mean, one_error
-from loader.errors import SpecError
+from loader.errors import SpecError, did_you_mean, one_error
 from loader.spec.document import refuse_large_aliases
 from loader.spec.expansion import key_path
 from loader.spec.redaction import Redactor, excerpt, is_secret_key, url_secrets

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from loader.error_report import did_you_mean
-from loader.errors import SpecError
+from loader.errors import SpecError, did_you_mean
 from loader.spec.redaction import Redactor, is_secret_key, url_secrets
 
 _REFERENCE = re.compile(

@@ -23,8 +23,7 @@ from pydantic import (
 )
 
 from loader.duration import DURATION_PATTERN, Lookback, seconds_of
-from loader.error_report import did_you_mean
-from loader.errors import TableError
+from loader.errors import TableError, did_you_mean
 from loader.names import is_wildcard
 from loader.spec.validation import OptionError
 

@@ -16,8 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from loader.error_report import did_you_mean
-from loader.errors import SpecError
+from loader.errors import SpecError, did_you_mean
 from loader.names import explain_refusal
 from loader.spec.entry_points import list_plugins
 from loader.spec.options import Name, Names, Strict, unique

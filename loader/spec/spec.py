@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from loader.error_report import did_you_mean, one_error
-from loader.errors import SpecError
+from loader.errors import SpecError, did_you_mean, one_error
 from loader.names import in_the_lake
 from loader.spec.document import Document, read_documents
 from loader.spec.expansion import Expansion, Plugin, list_names

@@ -8,8 +8,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from loader.error_report import did_you_mean, one_error
-from loader.errors import SpecError
+from loader.errors import SpecError, did_you_mean, one_error
 from loader.spec.expansion import key_path
 from loader.spec.redaction import Redactor, is_secret_key, redact_foreign
 

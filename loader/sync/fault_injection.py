@@ -17,8 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from loader.error_report import did_you_mean
-from loader.errors import SpecError, TableError
+from loader.errors import SpecError, TableError, did_you_mean
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from loader.error_report import did_you_mean
-from loader.errors import JavaEndedError, LoaderError, SpecError, TableError
+from loader.errors import JavaEndedError, LoaderError, SpecError, TableError, did_you_mean
 from loader.lake.lake import Lake
 from loader.lake.ledger import Ledger
 from loader.names import in_the_lake, is_wildcard, match_selection, qualify

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from loader.error_report import did_you_mean
-from loader.errors import TableError
+from loader.errors import TableError, did_you_mean
 from loader.lake.schema_evolution import EvolutionPolicy
 from loader.names import explain_refusal
 from loader.rows.bookkeeping import COLUMNS

@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from fnmatch import fnmatchcase
 
-from loader.error_report import did_you_mean
-from loader.errors import TableError
+from loader.errors import TableError, did_you_mean
 from loader.names import is_wildcard
 from loader.sources.interface import Source, SourceTable, TableRef
 from loader.spark.interruption import check_interruption

@@ -18,7 +18,7 @@ CUT = {
     "cli/daemon.py": "a list of functions",
     "cli/run_once.py": "the columns of a table",
     "names.py": "a name that the spec must not have",
-    "error_report.py": "a list of errors",
+    "errors.py": "a list of errors",
     "report/contents.py": "lists",
     "report/tables.py": "lists",
     "report/proofs.py": "a list of rows",

@@ -19,8 +19,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 from pyspark.sql.types import StringType, StructField, StructType
 
-from loader.error_report import unknown_column
-from loader.errors import TableError
+from loader.errors import TableError, unknown_column
 from loader.rows.exact_cast import cast_exactly, cast_to_text, parse_data_type
 from loader.rows.version_order import quote_name
 from loader.sources.file import listing as list_of

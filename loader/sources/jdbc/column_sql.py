@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from pyspark.sql.types import ArrayType, BinaryType, StringType, TimestampType
 
-from loader.error_report import one_error
-from loader.errors import TableError
+from loader.errors import TableError, one_error
 from loader.rows.cursor import Cursor, CursorType
 from loader.sources.interface import Bounds, CursorField, SourceTable, Window
 from loader.sources.jdbc.connections import Connection

@@ -14,8 +14,7 @@ from zoneinfo import ZoneInfo
 from pyspark.sql import DataFrame, SparkSession
 
 from loader.duration import Lookback
-from loader.error_report import unknown_column
-from loader.errors import TableError
+from loader.errors import TableError, unknown_column
 from loader.names import is_wildcard
 from loader.rows.cursor import CursorType
 from loader.sources.interface import Source, SourceTable, TableRef

@@ -20,8 +20,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from loader.error_report import unknown_column
-from loader.errors import TableError, sentence
+from loader.errors import TableError, sentence, unknown_column
 from loader.rows.exact_cast import parse_data_type
 from loader.sources.interface import ExclusiveResource, Snapshot, SourceTable, TableRef
 from loader.sources.jdbc.connections import Connection
