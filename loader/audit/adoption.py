@@ -18,8 +18,8 @@ from dataclasses import dataclass, field, replace
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 
-from loader.audit.copied_table import VALUES, CopyOptions, Open, open_copy
-from loader.audit.copy_comparison import CopyComparison
+from loader.audit.copied_table import CopyOptions, Open, open_copy
+from loader.audit.copy_comparison import VALUES, CopyComparison
 from loader.audit.findings import EXTRA
 from loader.errors import TableError
 from loader.lake.ledger import SyncRecord

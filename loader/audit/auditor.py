@@ -21,8 +21,8 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from loader.audit.copied_table import VALUES, CopiedTable
-from loader.audit.copy_comparison import CopyComparison, find_kind
+from loader.audit.copied_table import CopiedTable
+from loader.audit.copy_comparison import VALUES, CopyComparison, find_kind
 from loader.audit.findings import KINDS, LAG, LOST, STALE, Audit, Example
 from loader.reconcile.comparison import KIND, SOURCE_CHECKSUM
 from loader.reconcile.differences import materialize, narrow_share

@@ -7,8 +7,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property, reduce
-from operator import or_
+from functools import cached_property
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -16,25 +15,15 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from loader.audit.presets import NONE, PRESETS, Preset, find_preset, is_flagged
+from loader.audit.presets import NONE, PRESETS, Preset, find_preset
 from loader.errors import SpecError, did_you_mean, sentence
 from loader.rows.version_order import quote_name
-from loader.sources.contents import CHECKSUM, KEY, Contents, KeySelection
+from loader.sources.contents import Contents
 from loader.sources.file.read_errors import find_differing_types
-from loader.sources.interface import SourceTable
 from loader.sources.jdbc.contents import JdbcContents
-
-COPIES = "_cq_copies"
-"""The column with the number of rows that the copy has for a key."""
-
-VALUES = "_cq_copied"
-"""The column with the values of the copy's newest row, as a struct."""
 
 _AIRBYTE_RAW = "_airbyte_data"
 _ANOTHER_TYPE = "the copy has a type that cannot be converted to the source's"
-_ORDER = "_cq_order"
-_LOSSLESS = "_cq_lossless"
-_IS_GONE = "_cq_is_gone"
 _TIMES = (t.DateType, t.TimestampType, t.TimestampNTZType)
 _PRECISE = (t.NumericType, *_TIMES)
 
@@ -118,7 +107,7 @@ class CopiedTable:
         in the copy has a different text format from its type in the original.
         """
         preset = self.preset
-        flags = {*preset.superseded, *preset.current, *self._deleted}
+        flags = {*preset.superseded, *preset.current, *self.deleted}
         is_filtered = bool(flags & {name.lower() for name in self.schema.names})
         if rows.find_contents is None or self.keeps_versions or is_filtered:
             return None
@@ -128,53 +117,9 @@ class CopiedTable:
         return found.conform(original, self.columns)
 
     @property
-    def _deleted(self) -> Sequence[str]:
+    def deleted(self) -> Sequence[str]:
+        """The columns that flag deleted rows, in lower case."""
         return (self.options.deleted.lower(),) if self.options.deleted else self.preset.deleted
-
-    def newest_rows(
-        self,
-        rows: DataFrame,
-        contents: Contents,
-        table: SourceTable,
-        cursor: str | None,
-        share: KeySelection,
-    ) -> DataFrame:
-        """Returns KEY, CHECKSUM, COPIES and VALUES of each selected key that is not deleted.
-
-        The checksum is -1 if a value does not fit the source's type.
-
-        Args:
-            rows: the copy's rows. If they contain KEY and CHECKSUM, these are used.
-            table: the columns to compare.
-            cursor: the source's column that dates rows.
-        """
-        rows = self._select(rows, contents, table, cursor).where(share.contains(f.col(KEY)))
-        if not self.keeps_versions:
-            rows = rows.where(~f.col(_IS_GONE))
-        newest = f.max_by(f.struct(CHECKSUM, VALUES, _IS_GONE), f.col(_ORDER)).alias("newest")
-        copies = f.lit(1) if self.keeps_versions else f.count(f.lit(1))
-        grouped = rows.groupBy(KEY).agg(newest, copies.cast("bigint").alias(COPIES))
-        return grouped.where(~f.col(f"newest.{_IS_GONE}")).select(
-            KEY, f"newest.{CHECKSUM}", COPIES, f"newest.{VALUES}"
-        )
-
-    def hashes(
-        self,
-        rows: DataFrame,
-        contents: Contents,
-        table: SourceTable,
-        cursor: str | None,
-        share: KeySelection,
-    ) -> DataFrame:
-        """Returns KEY and CHECKSUM of the rows to compare.
-
-        If the copy should have one row for each key, all of its rows are returned, so that a key
-        with two rows makes its bucket differ.
-        """
-        if self.keeps_versions:
-            return self.newest_rows(rows, contents, table, cursor, share).select(KEY, CHECKSUM)
-        rows = self._select(rows, contents, table, cursor)
-        return rows.where(share.contains(f.col(KEY)) & ~f.col(_IS_GONE)).select(KEY, CHECKSUM)
 
     def highest(
         self, rows: DataFrame, cursor: str, data_type: t.DataType, until: dt.datetime
@@ -188,46 +133,6 @@ class CopiedTable:
         if isinstance(data_type, _TIMES):
             value = f.when(value <= f.lit(str(until)).cast(data_type), value)
         return rows.select(f.max(value))
-
-    def _select(
-        self, rows: DataFrame, contents: Contents, table: SourceTable, cursor: str | None
-    ) -> DataFrame:
-        """Returns KEY, CHECKSUM, VALUES, _ORDER and _IS_GONE of rows that are not superseded."""
-        spelling = {name.lower(): name for name in self.schema.names}
-
-        def flagged(names: Collection[str]) -> Column:
-            return is_flagged(self.schema, [spelling[n] for n in names if n in spelling])
-
-        rows = rows.where(~flagged(self.preset.superseded))
-        if set(self.preset.current) & set(spelling):
-            rows = rows.where(flagged(self.preset.current))
-        order = self.options.newest_by or self.preset.newest_by
-        versions = [f.col(quote_name(spelling[n.lower()])) for n in order if n.lower() in spelling]
-        if cursor is not None:
-            versions.append(f.col(quote_name(self.columns[cursor])))
-        fields = table.schema.fields
-        originals = [f.col(quote_name(self.columns[field.name])) for field in fields]
-        values = [convert(self.schema[self.columns[c.name]], c.dataType) for c in fields]
-        lost = reduce(
-            or_,
-            (old.isNotNull() & new.isNull() for old, new in zip(originals, values, strict=True)),
-        )
-        computed = [name for name in (KEY, CHECKSUM) if name in rows.columns]
-        rows = rows.select(
-            *(value.alias(field.name) for value, field in zip(values, fields, strict=True)),
-            (~lost).alias(_LOSSLESS),
-            f.struct(*(versions or [f.lit(1)])).alias(_ORDER),
-            flagged(self._deleted).alias(_IS_GONE),
-            *computed,
-        )
-        checksum = f.when(f.col(_LOSSLESS), contents.row_checksum()).otherwise(f.lit(-1))
-        hashes = (contents.key_hash().alias(KEY), checksum.alias(CHECKSUM))
-        return rows.select(
-            *(computed or hashes),
-            f.struct(*(f.col(quote_name(field.name)) for field in fields)).alias(VALUES),
-            _ORDER,
-            _IS_GONE,
-        )
 
 
 def convert(copied: t.StructField, data_type: t.DataType) -> Column:

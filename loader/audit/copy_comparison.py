@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Collection
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import or_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from loader.audit.copied_table import COPIES, CopiedTable, CopyRows
+from loader.audit.copied_table import CopiedTable, CopyRows, convert
 from loader.audit.findings import DOUBLED, EXTRA, LOST, STALE
+from loader.audit.presets import is_flagged
 from loader.reconcile.comparison import (
     KIND,
     SOURCE_CHECKSUM,
@@ -18,10 +21,21 @@ from loader.reconcile.comparison import (
     find_smallest_share,
     parts_per_bucket,
 )
+from loader.rows.version_order import quote_name
 from loader.sources.contents import CHECKSUM, KEY, WANTED, Contents, KeySelection, sum_buckets
 from loader.sources.interface import SourceTable
 from loader.sources.jdbc.contents import JdbcContents
 from loader.spark.error_translation import DatabaseError
+
+COPIES = "_cq_copies"
+"""The column with the number of rows that the copy has for a key."""
+
+VALUES = "_cq_copied"
+"""The column with the values of the copy's newest row, as a struct."""
+
+_ORDER = "_cq_order"
+_LOSSLESS = "_cq_lossless"
+_IS_GONE = "_cq_is_gone"
 
 
 @dataclass(frozen=True)
@@ -79,13 +93,24 @@ class CopyComparison:
         return counts, share
 
     def copied_rows(self, share: KeySelection) -> DataFrame:
-        """Returns the copy's newest rows; see :meth:`CopiedTable.newest_rows`."""
+        """Returns KEY, CHECKSUM, COPIES and VALUES of each selected key that is not deleted.
+
+        The checksum is -1 if a value does not fit the source's type.
+        """
         if self.computed is not None:
             self.computed.check_storable(KeySelection(1))
             rows = self.computed.hashed_rows(share)
         else:
             rows = self.rows.frame
-        return self.copy.newest_rows(rows, self.contents, self.table, self.cursor, share)
+        rows = self._select(rows, share)
+        if not self.copy.keeps_versions:
+            rows = rows.where(~f.col(_IS_GONE))
+        newest = f.max_by(f.struct(CHECKSUM, VALUES, _IS_GONE), f.col(_ORDER)).alias("newest")
+        copies = f.lit(1) if self.copy.keeps_versions else f.count(f.lit(1))
+        grouped = rows.groupBy(KEY).agg(newest, copies.cast("bigint").alias(COPIES))
+        return grouped.where(~f.col(f"newest.{_IS_GONE}")).select(
+            KEY, f"newest.{CHECKSUM}", COPIES, f"newest.{VALUES}"
+        )
 
     def compare_keys(self, share: KeySelection) -> DataFrame:
         """Returns KEY, KIND and SOURCE_CHECKSUM of the keys that differ."""
@@ -99,10 +124,59 @@ class CopyComparison:
         return joined.select(KEY, kind.alias(KIND), SOURCE_CHECKSUM).where(f.col(KIND).isNotNull())
 
     def _hash_copy(self, share: KeySelection) -> DataFrame:
-        """Returns KEY and CHECKSUM of the copy's rows to compare."""
+        """Returns KEY and CHECKSUM of the copy's rows to compare.
+
+        If the copy should have one row for each key, all of its rows are returned, so that a key
+        with two rows makes its bucket differ.
+        """
         if self.computed is not None:
             return self.computed.hashes(share)
-        return self.copy.hashes(self.rows.frame, self.contents, self.table, self.cursor, share)
+        if self.copy.keeps_versions:
+            return self.copied_rows(share).select(KEY, CHECKSUM)
+        rows = self._select(self.rows.frame, share)
+        return rows.where(~f.col(_IS_GONE)).select(KEY, CHECKSUM)
+
+    def _select(self, rows: DataFrame, share: KeySelection) -> DataFrame:
+        """Returns KEY, CHECKSUM, VALUES, _ORDER and _IS_GONE of rows that are not superseded.
+
+        If the rows contain KEY and CHECKSUM, these are used.
+        """
+        copy, preset, contents = self.copy, self.copy.preset, self.contents
+        spelling = {name.lower(): name for name in copy.schema.names}
+
+        def flagged(names: Collection[str]) -> Column:
+            return is_flagged(copy.schema, [spelling[n] for n in names if n in spelling])
+
+        rows = rows.where(~flagged(preset.superseded))
+        if set(preset.current) & set(spelling):
+            rows = rows.where(flagged(preset.current))
+        order = copy.options.newest_by or preset.newest_by
+        versions = [f.col(quote_name(spelling[n.lower()])) for n in order if n.lower() in spelling]
+        if self.cursor is not None:
+            versions.append(f.col(quote_name(copy.columns[self.cursor])))
+        fields = self.table.schema.fields
+        originals = [f.col(quote_name(copy.columns[field.name])) for field in fields]
+        values = [convert(copy.schema[copy.columns[c.name]], c.dataType) for c in fields]
+        lost = reduce(
+            or_,
+            (old.isNotNull() & new.isNull() for old, new in zip(originals, values, strict=True)),
+        )
+        computed = [name for name in (KEY, CHECKSUM) if name in rows.columns]
+        rows = rows.select(
+            *(value.alias(field.name) for value, field in zip(values, fields, strict=True)),
+            (~lost).alias(_LOSSLESS),
+            f.struct(*(versions or [f.lit(1)])).alias(_ORDER),
+            flagged(copy.deleted).alias(_IS_GONE),
+            *computed,
+        )
+        checksum = f.when(f.col(_LOSSLESS), contents.row_checksum()).otherwise(f.lit(-1))
+        hashes = (contents.key_hash().alias(KEY), checksum.alias(CHECKSUM))
+        return rows.select(
+            *(computed or hashes),
+            f.struct(*(f.col(quote_name(field.name)) for field in fields)).alias(VALUES),
+            _ORDER,
+            _IS_GONE,
+        ).where(share.contains(f.col(KEY)))
 
     def find_highest(self) -> str | None:
         """Returns the highest cursor in the copy, as text; None if the copy has none.
@@ -126,10 +200,8 @@ class CopyComparison:
 def find_kind(source: Column) -> Column:
     """Returns the kind of difference between the source's row and the copy's; null if they match.
 
-    The copy's row is in the columns CHECKSUM, which is null if the row is missing, and COPIES.
-
-    Args:
-        source: the checksum of the source's row; null if the row is missing.
+    The copy's row is in the columns CHECKSUM and COPIES. The checksum in `source` and CHECKSUM are
+    null if the row is missing there.
     """
     copied = f.col(CHECKSUM)
     return (

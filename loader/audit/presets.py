@@ -133,12 +133,7 @@ def find_preset(columns: Sequence[str]) -> tuple[str, Preset]:
 
 
 def is_flagged(schema: t.StructType, columns: Sequence[str]) -> Column:
-    """Returns a boolean column without nulls: whether one of the columns flags the row.
-
-    Args:
-        schema: the columns of the rows.
-        columns: names in the schema's spelling.
-    """
+    """Returns a boolean column without nulls: whether one of the columns flags the row."""
     return reduce(or_, (_flags(schema, name) for name in columns), f.lit(False))
 
 
