@@ -295,11 +295,7 @@ def _count_columns(found: DataFrame) -> tuple[tuple[str, int], ...]:
 
 
 def _find_rewritten(found: DataFrame, rows: int) -> tuple[tuple[str, int], ...]:
-    """Returns the columns that differ in almost all rows.
-
-    Args:
-        rows: an upper bound for the number of rows that both tables have.
-    """
+    """Returns the columns that differ in almost all of the rows that both tables can have."""
     least = max(_FEWEST_REWRITTEN, _ALMOST_ALL * rows)
     return tuple((name, count) for name, count in _count_columns(found) if count >= least)
 

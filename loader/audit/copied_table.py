@@ -171,12 +171,10 @@ def open_copy(
     case and in characters other than letters and digits, such as `OrderID` and `order_id`.
 
     Args:
-        name: the name of the copy in messages.
         source: the columns of the source.
         ignored: columns of the source that are not compared.
 
-    Raises:
-        SpecError: if an option names a column that the copy lacks.
+    Raises a SpecError if an option names a column that the copy lacks.
     """
     with open_rows() as rows:
         schema = rows.schema

@@ -25,11 +25,7 @@ _STYLE = (
 
 
 def render_page(audit: Audit, clean: Callable[[str], str] = str) -> str:
-    """Returns the page.
-
-    Args:
-        clean: removes secrets and invisible characters from a text.
-    """
+    """Returns the page. `clean` removes secrets and invisible characters from a text."""
     environment = create_environment(Path(__file__).parent, clean)
     days = audit.group_days(_MAX_DAYS)
     styles = [read_asset("page.css"), _STYLE]

@@ -98,12 +98,7 @@ class Output:
             self._err(self.format_line(text))
 
     def show_step(self, text: str, facts: Mapping[str, Any]) -> None:
-        """Prints the step that the command is waiting for.
-
-        Args:
-            facts: a table's progress, with the keys of the JSON event; empty for all other steps,
-                which JSON output omits.
-        """
+        """Prints a step. JSON output omits steps without facts, which are a table's progress."""
         if self.json and not facts:
             return
         self.event("progress", text, **facts)

@@ -53,13 +53,8 @@ class Build:
     def create(cls, folder: Path, arguments: Sequence[str]) -> Build:
         """Returns the build that a command line describes, and starts importing dbt.
 
-        The import takes several seconds, so it runs in the background.
-
-        Args:
-            folder: the spec's folder.
-
-        Raises:
-            SpecError: if dbt is not installed or there is no project.
+        The import takes several seconds, so it runs in the background. Raises a SpecError if dbt is
+        not installed or there is no project.
         """
         project = Path(_find_option_value(arguments, "--project-dir") or folder).absolute()
         if find_spec("dbt") is None or find_spec("dbt.adapters.spark") is None:

@@ -148,14 +148,7 @@ class ReportWriter:
             self.settings.output.warning(f"no report was written: {readable}")
 
     def write(self, pipeline: Pipeline | None = None) -> str:
-        """Writes the file, and returns the verdict.
-
-        Args:
-            pipeline: the pipeline of a run, whose Spark session is used if Spark is needed.
-
-        Raises:
-            LoaderError: if the lake or dbt's results cannot be read, or the file cannot be written.
-        """
+        """Writes the file, and returns the verdict. Uses the Spark of a run's pipeline."""
         page, sentence = self.render(pipeline)
         replace_page(self.path, page)
         return sentence

@@ -271,9 +271,8 @@ def sync_until_signal(
 ) -> tuple[list[Outcome], LoaderError | None, Watch]:
     """Syncs a request's tables until all are synced or a signal stops the run.
 
-    Returns:
-        The outcomes, the error if Spark's JVM has exited, and the :class:`Watch` of the run, whose
-        flag `stopped` is set if a signal stopped the run.
+    Returns the outcomes, the error if Spark's JVM has exited, and the run's :class:`Watch`, whose
+    flag `stopped` is set after a signal.
     """
     output = runs.settings.output
     progress = Progress(output, lambda table: rows_written(runs.pipeline.spark, table))

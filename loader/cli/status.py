@@ -84,13 +84,9 @@ def print_status(
     fail_if_failing: bool,
     fail_if_stale: float | None,
 ) -> bool:
-    """Prints the output of `loader status`.
+    """Prints the rows of :func:`list_last_attempts`.
 
     Returns whether a table is failing or stale, if the options ask for this check.
-
-    Args:
-        rows: the result of :func:`list_last_attempts`.
-        fail_if_stale: the maximum age of a table's last success, in seconds.
     """
     from loader.lake.ledger import FAILED
 

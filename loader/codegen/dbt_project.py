@@ -58,10 +58,8 @@ class DbtProject:
         """Finds the project that contains `output`, or by default the project next to the spec.
 
         The default output folder is the one that contains `codegen.json`, because users may have
-        moved it. If there is none, it is `strandline` in the project's first model folder.
-
-        Raises:
-            SpecError: if there is no project, or its file cannot be read.
+        moved it. If there is none, it is `strandline` in the project's first model folder. Raises a
+        SpecError if there is no project, or its file cannot be read.
         """
         if output is not None:
             output = Path(os.path.abspath(output))
@@ -188,10 +186,7 @@ def write_all(files: Mapping[Path, str]) -> None:
     """Writes new and existing files, and creates their folders.
 
     First writes temporary files next to the files, to detect a full disk or a missing permission.
-    Then renames them. If a rename fails, undoes the earlier renames.
-
-    Raises:
-        SpecError: if a file is not writable. No file has then changed.
+    Then renames them. If a rename fails, undoes the earlier renames, and raises a SpecError.
     """
     texts = {path.resolve(): text for path, text in files.items()}
     before = {path: read(path) for path in texts}

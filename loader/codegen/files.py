@@ -100,10 +100,6 @@ def properties_file(
         base: the last content that codegen wrote.
         new: the content that codegen would write now.
         spaced: passed to :func:`document` for a new file.
-
-    Raises:
-        SpecError: if the text is not valid YAML, or does not have the structure of a properties
-            file.
     """
     if before is None:
         header = _HEADER + (_CHOICES if "models" in new else "")

@@ -72,9 +72,7 @@ def generate(
             are kept.
         complete: the names of those sources whose tables are all in `tables`.
 
-    Raises:
-        SpecError: if an existing file is not valid YAML, or does not have the structure of a
-            properties file.
+    Raises a SpecError if an existing file is not a valid properties file.
     """
     notes: list[tuple[str, str]] = []
     named = _name_tables(tables, memory)

@@ -103,13 +103,9 @@ class Comparison:
     def compare_buckets(
         self, of: int, numbers: Sequence[int]
     ) -> tuple[list[Bucket], KeySelection | None]:
-        """Compares buckets. Returns them and the smallest key selection with all differences.
+        """Compares the buckets `numbers` of all `of` buckets.
 
-        The selection is None if there are no differences.
-
-        Args:
-            of: the number of buckets.
-            numbers: the buckets to compare.
+        Returns them and the smallest key selection with all differences, or None if there are none.
         """
         share = KeySelection(of, None if len(numbers) == of else tuple(numbers))
         parts = parts_per_bucket(self._read_raw().count(), of)
@@ -243,12 +239,7 @@ def bucket_of(buckets: int) -> Column:
 
 
 def find_smallest_share(buckets: Sequence[Bucket], of: int, parts: int) -> KeySelection | None:
-    """Returns the smallest key selection that contains all differences, or None if there are none.
-
-    Args:
-        of: the number of buckets.
-        parts: the number of parts per bucket.
-    """
+    """Returns the smallest key selection with all differences, or None if there are none."""
     differing = [bucket.number for bucket in buckets if bucket.parts]
     if not differing:
         return None

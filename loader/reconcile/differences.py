@@ -85,13 +85,9 @@ def confirm_differences(
     Rows that match may have different checksums if they contain a time that only the database can
     format. They are not missed updates. A key that exists in the source is not a missed delete. It
     may appear to be missing if the database and Spark hash it differently, or if it was inserted
-    after the comparison had read the table.
+    after the comparison had read the table. `share` must contain all candidates.
 
-    Args:
-        share: a key selection that contains all candidates.
-
-    Raises:
-        TableError: if a row in the source contains a value that the lake cannot store.
+    Raises a TableError if a row in the source contains a value that the lake cannot store.
     """
     plan, contents = comparison.plan, comparison.contents
     missed = candidates.where(f.col(KIND) != DELETE).select(KEY, KIND, HASH, DELETED, RAW_CURSOR)

@@ -201,13 +201,9 @@ class VerificationHistory:
 def choose_buckets(
     last_verified: Mapping[int, float], buckets: int, per_run: int | None
 ) -> tuple[int, ...]:
-    """Chooses the buckets that were never compared, then those least recently compared.
+    """Returns the numbers of `per_run` buckets, or of all buckets, in ascending order.
 
-    Returns their numbers, in ascending order.
-
-    Args:
-        last_verified: the last comparison time of each bucket.
-        per_run: the number of buckets to return; None returns all buckets.
+    Chooses those that were never compared, then those least recently compared.
     """
     order = sorted(range(buckets), key=lambda number: (last_verified.get(number, -1), number))
     return tuple(sorted(order[:per_run]))

@@ -80,9 +80,6 @@ def append_differences(
     Args:
         rows: missed updates and missed rows, with the table's columns, KIND and RAW_CURSOR.
         deleted: the keys of missed deletes.
-
-    Raises:
-        TableError: if the repair failed. Nothing was published.
     """
 
     def build_rows(stamp: Stamp) -> DataFrame:

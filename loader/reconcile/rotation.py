@@ -98,7 +98,6 @@ def choose_due_buckets(
         compared: the last comparison of each bucket. Times in the future are ignored, because they
             mean that the clock was set back.
         clock: the current time in seconds since 1970.
-        groups: the number of groups into which the buckets are split.
     """
     size = BUCKETS // groups
     unrepaired = [number for number, each in compared.items() if each.has_unrepaired]

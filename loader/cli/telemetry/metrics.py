@@ -160,13 +160,7 @@ def measure(
     seconds: float,
     now: dt.datetime,
 ) -> list[Sample]:
-    """Returns the samples of a finished run.
-
-    Args:
-        statuses: the last sync of each table, as recorded in the ledger.
-        seconds: the time that the run took, including its build.
-        now: the end of the run.
-    """
+    """Returns the samples of a run that took `seconds`, including its build, and ended `now`."""
     return [
         Sample(RUN_TIMESTAMP, now.timestamp()),
         Sample(RUN_DURATION, seconds),
