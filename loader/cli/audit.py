@@ -13,7 +13,7 @@ import click
 
 from loader.cli.console import Output, escape_invisible
 from loader.cli.database_url import DatabaseUrl
-from loader.cli.options import copy_options, read_duration
+from loader.cli.options import buckets_option, copy_options, read_duration
 from loader.cli.settings import Settings, open_pipeline
 from loader.errors import SpecError, TableError
 from loader.package import package_folder
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from loader.spec.spec import Spec
 
 _BUCKETS = 256
-_MAX_BUCKETS = 4096
 _MAX_DAYS = 14
 
 
@@ -82,14 +81,7 @@ def _read_pause(ctx: click.Context, param: click.Parameter, value: str) -> float
     callback=_read_share,
     help="Compare a random share of the keys.",
 )
-@click.option(
-    "--buckets",
-    type=click.IntRange(1, _MAX_BUCKETS),
-    default=_BUCKETS,
-    show_default=True,
-    metavar="N",
-    help="Divide the keys into N buckets to compare.",
-)
+@buckets_option(_BUCKETS, "Divide the keys into N buckets to compare.")
 @click.option(
     "--pause",
     default="30s",

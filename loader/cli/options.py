@@ -100,6 +100,18 @@ select_option = click.option(
     shell_complete=complete_tables,
 )
 
+
+def buckets_option(default: int, description: str) -> Callable[..., Any]:
+    return click.option(
+        "--buckets",
+        type=click.IntRange(1, 4096),
+        default=default,
+        show_default=True,
+        metavar="N",
+        help=description,
+    )
+
+
 _COPY_OPTIONS = (
     click.option(
         "--loaded-by",

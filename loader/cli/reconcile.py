@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loader.cli.console import Output
-from loader.cli.options import select_option
+from loader.cli.options import buckets_option, select_option
 from loader.cli.results import list_errors
 from loader.cli.settings import Settings, open_pipeline
 from loader.errors import LoaderError
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from loader.sync.runner import Outcome
 
 BUCKETS = 64
-_MAX_BUCKETS = 4096
 
 
 @click.command(short_help="Finds changes that cursors miss.")
@@ -30,14 +29,7 @@ _MAX_BUCKETS = 4096
     is_flag=True,
     help="Treat missing rows as deleted even if they are more than a tenth of a table.",
 )
-@click.option(
-    "--buckets",
-    type=click.IntRange(1, _MAX_BUCKETS),
-    default=BUCKETS,
-    show_default=True,
-    metavar="N",
-    help="Divide each table's keys into N buckets to compare.",
-)
+@buckets_option(BUCKETS, "Divide each table's keys into N buckets to compare.")
 @click.option(
     "--per-run",
     type=click.IntRange(1),

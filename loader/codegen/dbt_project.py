@@ -134,14 +134,19 @@ def _list_declared_tables(file: Path) -> list[tuple[str, str]]:
         data = yaml.safe_load(text)
     except (ValueError, yaml.YAMLError):
         return []
+    return list_source_tables(data)
+
+
+def list_source_tables(data: Any) -> list[tuple[str, str]]:
+    """Returns the source tables in the data of a properties file."""
     return [
         (str(source.get("name")), str(table.get("name")))
-        for source in entries(data, "sources")
-        for table in entries(source, "tables")
+        for source in _entries(data, "sources")
+        for table in _entries(source, "tables")
     ]
 
 
-def entries(data: Any, key: str) -> list[dict[str, Any]]:
+def _entries(data: Any, key: str) -> list[dict[str, Any]]:
     """Returns the mappings in the list under `key`. Ignores other items."""
     listed = data.get(key) if isinstance(data, dict) else None
     return (

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loader.codegen import rendering
-from loader.codegen.dbt_project import Elsewhere, entries
+from loader.codegen.dbt_project import Elsewhere, list_source_tables
 from loader.codegen.files import (
     LEFT_OUT,
     File,
@@ -79,7 +79,8 @@ def generate(
     declared = [table for table in named if _is_declared_here(table, folder, memory, notes)]
     schemas = {each.table.source: _schema(each.table, folder) for each in named}
     sources = _properties(SOURCES, rendering.sources(schemas, declared), (), folder, memory)
-    all_declared = {*folder.elsewhere.tables, *_list_declared(sources)}
+    written = sources[0].data if sources[0] else {}
+    all_declared = {*folder.elsewhere.tables, *list_source_tables(written)}
     models, hashes = _models(named, all_declared, folder, memory, history, notes)
     by_kind = {
         kind: [
@@ -212,15 +213,6 @@ def _properties(
         return None, base
     file = properties_file(name, base, new, before, folder.relative_path(name), _SPACED[name])
     return file, new if file.merged else base
-
-
-def _list_declared(sources: tuple[File | None, Any]) -> set[tuple[str, str]]:
-    file, _ = sources
-    return {
-        (str(source.get("name")), str(table.get("name")))
-        for source in entries(file.data if file else {}, "sources")
-        for table in entries(source, "tables")
-    }
 
 
 def _list_stale_tables(

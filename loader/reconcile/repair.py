@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
@@ -82,9 +83,6 @@ def append_differences(
         deleted: the keys of missed deletes.
     """
 
-    def build_rows(stamp: Stamp) -> DataFrame:
-        return _build_rows(sync.plan, rows, deleted, count, stamp)
-
     def plan_repair(sync: SyncContext, prior: PriorState) -> PlannedBatch:
         lake, plan = sync.lake, sync.plan
         drift = plan_drift(lake, plan.lake_table, plan.table.schema, plan.policy)
@@ -100,7 +98,7 @@ def append_differences(
                 masks=describe_masks(plan, prior.state.masks, drift.added),
             ),
             idle_state=prior.state,
-            correction=build_rows,
+            correction=partial(_build_rows, sync.plan, rows, deleted, count),
             corrected=_count_lost_rows(plan, prior.state.cursor, rows),
         )
 

@@ -20,9 +20,6 @@ class ReportServer(ThreadingHTTPServer):
         refresh: the maximum age of the page in seconds.
     """
 
-    daemon_threads = True
-    allow_reuse_address = True
-
     def __init__(self, port: int, render: Callable[[], str], refresh: float) -> None:
         super().__init__((HOST, port), _Handler)
         self._render = render

@@ -15,11 +15,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
+from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Span, Status, StatusCode, Tracer
 
 from loader import __version__
@@ -32,30 +35,16 @@ _ROW_COUNTS = ("rows_read", "rows_appended", "rows_redelivered", "rows_below_cur
 
 
 class OpenTelemetry:
-    """The exporters of this process.
+    """The exporters of this process, which send to the OTLP endpoint."""
 
-    Args:
-        spans: exports the spans; by default, to the OTLP endpoint.
-        reader: reads and exports the metrics; by default, to the OTLP endpoint.
-    """
-
-    def __init__(
-        self, spans: SpanExporter | None = None, reader: MetricReader | None = None
-    ) -> None:
-        if spans is None:
-            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-
-            spans = OTLPSpanExporter()
-        if reader is None:
-            from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-
-            # Exports only when a run ends.
-            reader = PeriodicExportingMetricReader(OTLPMetricExporter(), math.inf)
+    def __init__(self) -> None:
         named = {} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": "strandline"}
         resource = Resource.create(named)
         self._traces = TracerProvider(resource=resource, shutdown_on_exit=False)
-        self._traces.add_span_processor(BatchSpanProcessor(spans))
+        self._traces.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         self._tracer = self._traces.get_tracer(_SCOPE, __version__)
+        # Exports only when a run ends.
+        reader = PeriodicExportingMetricReader(OTLPMetricExporter(), math.inf)
         self._metrics = MeterProvider([reader], resource=resource, shutdown_on_exit=False)
         self._values: dict[Metric, list[Sample]] = {}
         self._observe_metrics()
@@ -100,8 +89,6 @@ class OpenTelemetry:
             raise ConnectionError("the endpoint did not accept it")
 
     def _observe_metrics(self) -> None:
-        from opentelemetry.metrics import CallbackOptions, Observation
-
         meter = self._metrics.get_meter(_SCOPE, __version__)
         for metric in METRICS:
 
