@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import or_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
+from pyspark.sql import types as t
 
 from loader.audit.copied_table import CopiedTable, CopyRows, convert
 from loader.audit.findings import DOUBLED, EXTRA, LOST, STALE
-from loader.audit.presets import is_flagged
+from loader.audit.presets import DELETED_WORDS
 from loader.reconcile.comparison import (
     KIND,
     SOURCE_CHECKSUM,
@@ -145,7 +146,7 @@ class CopyComparison:
         spelling = {name.lower(): name for name in copy.schema.names}
 
         def flagged(names: Collection[str]) -> Column:
-            return is_flagged(copy.schema, [spelling[n] for n in names if n in spelling])
+            return _is_flagged(copy.schema, [spelling[n] for n in names if n in spelling])
 
         rows = rows.where(~flagged(preset.superseded))
         if set(preset.current) & set(spelling):
@@ -210,3 +211,20 @@ def find_kind(source: Column) -> Column:
         .when(f.col(COPIES) > 1, f.lit(DOUBLED))
         .when(source != copied, f.lit(STALE))
     )
+
+
+def _is_flagged(schema: t.StructType, columns: Sequence[str]) -> Column:
+    """Returns a boolean column without nulls: whether one of the columns flags the row."""
+    return reduce(or_, (_flags(schema, name) for name in columns), f.lit(False))
+
+
+def _flags(schema: t.StructType, name: str) -> Column:
+    value, data_type = f.col(quote_name(name)), schema[name].dataType
+    if isinstance(data_type, (t.DateType, t.TimestampType, t.TimestampNTZType)):
+        return value.isNotNull()
+    if isinstance(data_type, t.StringType):
+        is_time = value.rlike(r"^\d{4}-\d{2}-\d{2}")
+        return f.coalesce(f.lower(value).isin(*DELETED_WORDS) | is_time, f.lit(False))
+    if not isinstance(data_type, t.BooleanType):
+        value = value != 0
+    return f.coalesce(value, f.lit(False))

@@ -9,14 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import or_
-
-from pyspark.sql import Column
-from pyspark.sql import functions as f
-from pyspark.sql import types as t
-
-from loader.rows.version_order import quote_name
 
 DELETED_WORDS = ("true", "t", "1", "d", "delete")
 """Texts with which a column flags a deleted row, in lower case."""
@@ -130,20 +122,3 @@ def find_preset(columns: Sequence[str]) -> tuple[str, Preset]:
         if names & set(preset.telling):
             return name, preset
     return "", NONE
-
-
-def is_flagged(schema: t.StructType, columns: Sequence[str]) -> Column:
-    """Returns a boolean column without nulls: whether one of the columns flags the row."""
-    return reduce(or_, (_flags(schema, name) for name in columns), f.lit(False))
-
-
-def _flags(schema: t.StructType, name: str) -> Column:
-    value, data_type = f.col(quote_name(name)), schema[name].dataType
-    if isinstance(data_type, (t.DateType, t.TimestampType, t.TimestampNTZType)):
-        return value.isNotNull()
-    if isinstance(data_type, t.StringType):
-        is_time = value.rlike(r"^\d{4}-\d{2}-\d{2}")
-        return f.coalesce(f.lower(value).isin(*DELETED_WORDS) | is_time, f.lit(False))
-    if not isinstance(data_type, t.BooleanType):
-        value = value != 0
-    return f.coalesce(value, f.lit(False))

@@ -12,26 +12,11 @@ from typing import Any
 
 import click
 
+from loader.audit.presets import PRESETS
 from loader.duration import seconds_of
 from loader.errors import SpecError
 
 _EXAMPLES = "write it as '30s', '5 min' or '2h'"
-TOOLS = (
-    "airbyte",
-    "cloudquery",
-    "debezium",
-    "dlt",
-    "fivetran",
-    "meltano",
-    "olake",
-    "sling",
-    "strandline",
-    "none",
-)
-"""The names in :data:`loader.audit.presets.PRESETS`, and `none`.
-
-They are repeated here because that module is slow to import.
-"""
 
 
 def read_duration(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
@@ -116,7 +101,7 @@ _COPY_OPTIONS = (
     click.option(
         "--loaded-by",
         "tool",
-        type=click.Choice(TOOLS),
+        type=click.Choice([*PRESETS, "none"]),
         help="The tool that loads COPY. Default: recognised by the columns that it adds.",
     ),
     click.option(
