@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from loader.cli.duration_option import read_duration
+from loader.cli.options import read_duration
 
 if TYPE_CHECKING:
     from loader.cli.settings import Settings
