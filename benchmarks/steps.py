@@ -37,7 +37,7 @@ STEPS = (
     ("loader.cli.settings", "_start_spark", "after", "Spark's session"),
     ("loader.sync.runner", "lock_all", "before", "the table is described"),
     ("loader.sync.runner", "lock_all", "after", "locks"),
-    ("loader.sync.engine", "recover", "before", "state and ledger; the source's snapshot"),
+    ("loader.sync.protocol", "recover", "before", "state and ledger; the source's snapshot"),
     ("loader.sync.plan_window", "choose_window", "before", "the newest commit, columns"),
     ("loader.sync.plan_window", "is_unchanged", "after", "bounds and digest"),
     ("loader.sync.progress_writer", "ProgressWriter.write", "after", "the ledger's row"),

@@ -30,8 +30,8 @@ from loader.rows.version_order import quote_name
 from loader.rows.window import Window
 from loader.sources.checksum import spark_total
 from loader.sources.contents import BUCKET, CHECKSUM, COUNT, KEY, WANTED, Contents, KeySelection
-from loader.sync.engine import sync_table
 from loader.sync.plan_window import PlannedBatch, plan_window
+from loader.sync.protocol import sync_table
 from loader.sync.recover import PriorState
 from loader.sync.sync_context import SyncContext
 from loader.sync.table_plan import FULL_REFRESH, TablePlan

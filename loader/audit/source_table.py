@@ -132,7 +132,7 @@ def open_database_copy(spark: SparkSession, source: Source, table: SourceTable) 
             yield CopyRows(
                 table.schema,
                 read,
-                # Every row has a checksum, even if a key has several rows.
+                # `unique` means one checksum for each row, and keys may repeat.
                 lambda key: snapshot.contents(spark, table, key, window, unique=True),
             )
 

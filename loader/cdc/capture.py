@@ -73,7 +73,7 @@ def _delegate(method: Method, by_queries: bool = False) -> Method:
     """Returns a method that forwards its calls to the snapshot that reads the table.
 
     Args:
-        by_queries: whether to use a snapshot for queries even if the table has `sync_mode: cdc`.
+        by_queries: whether the snapshot queries the table even if it has `sync_mode: cdc`.
     """
 
     def call(self: CompositeSnapshot, *args: Any, **kwargs: Any) -> Any:

@@ -184,7 +184,7 @@ class Output:
         self.streams.write(OUT, lambda: print(*lines, sep="\n"))
 
     def say(self, text: str) -> None:
-        """Prints text to stdout, except in JSON output."""
+        """Prints text to stdout, except in JSON mode."""
         if not self.quiet and not self.json:
             escaped = Text(escape_invisible(self.redact(text)))
             self.streams.write(OUT, lambda: self.out.print(escaped))

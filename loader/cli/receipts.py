@@ -102,7 +102,7 @@ def export(settings: Settings, folder: Path) -> None:
             existing = path.read_text("utf-8", "replace").splitlines(True) if path.exists() else []
             if lines[: len(existing)] != existing:
                 error = TableError(
-                    f"receipts in {path} are missing in the lake, or differ there",
+                    f"receipts in {path} are missing from the lake or differ from it",
                     where=f"table {table}",
                     remedy=f"Keep the file, and run `loader receipts verify --data {path}`",
                 )

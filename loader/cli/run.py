@@ -114,7 +114,7 @@ def run(
         from loader.cli.run_once import RunRequest, report_previews, run_once
         from loader.reconcile.rotation import Rotation
         from loader.sync.backfill import Backfill
-        from loader.sync.engine import sync_table
+        from loader.sync.protocol import sync_table
         from loader.sync.runner import preview_tables
 
         if dry_run:

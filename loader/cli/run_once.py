@@ -26,9 +26,9 @@ from loader.spark.error_translation import (
 )
 from loader.spark.jvm_exit import is_restart_wanted
 from loader.spark.session import restore_settings, rows_written
-from loader.sync.engine import sync_table
 from loader.sync.fault_injection import load_fault_injection
 from loader.sync.pipeline import Pipeline
+from loader.sync.protocol import sync_table
 from loader.sync.run_context import Watch
 from loader.sync.runner import (
     ChooseWork,

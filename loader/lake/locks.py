@@ -113,8 +113,8 @@ def get_table_locks(lake: Lake) -> TableLocks:
 def lock_table(lake: Lake, table: str, timeout: float = 60) -> FileLock:
     """Returns a table's file lock. The kernel releases the lock when the process exits.
 
-    If the warehouse is a local folder, the lock file is next to the table, because a Hadoop catalog
-    cannot serialize two writers. Otherwise the lock file is in a folder that this user owns.
+    If the warehouse is a local folder, the lock file is next to the table, where all users find it,
+    because a Hadoop catalog cannot serialize two writers. Otherwise it is in a folder of this user.
 
     Args:
         timeout: the maximum number of seconds that `acquire` waits.

@@ -248,7 +248,7 @@ def rewrite(lake: Lake, table: str, order: str = "", where: str = "") -> None:
     if files >= _MIN_FILES or deletes or size >= target // 2:
         _call(lake, "rewrite_data_files", table, arguments, {"delete-file-threshold": "1"})
     if deletes and can_rewrite_position_deletes(lake.frame(table).schema):
-        # The delete files of removed rows may refer to data files that no longer exist.
+        # Removes entries for data files that no longer exist.
         _call(lake, "rewrite_position_delete_files", table, options={"rewrite-all": "true"})
     handle = lake.handle(table)
     current = handle.currentSnapshot()

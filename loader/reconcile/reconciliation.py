@@ -38,7 +38,7 @@ from loader.reconcile.repair import has_too_many_deletes, repair_differences
 from loader.rows.window import Window
 from loader.sources.contents import KeySelection
 from loader.sources.interface import Snapshot
-from loader.sync.engine import sync_locked_table
+from loader.sync.protocol import sync_locked_table
 from loader.sync.sync_context import SyncContext
 from loader.sync.table_plan import FULL_REFRESH, TablePlan
 
@@ -228,7 +228,9 @@ def open_comparison(sync: SyncContext, snapshot: Snapshot) -> Comparison:
 def explain_skip(plan: TablePlan) -> str:
     """Returns the reason why a table cannot be reconciled, with a remedy, or ""."""
     if plan.mode == FULL_REFRESH:
-        return "sync_mode: full_refresh reads everything at each run: there is nothing to reconcile"
+        return (
+            "sync_mode: full_refresh reads all rows in each run, so there is nothing to reconcile"
+        )
     if not plan.key:
         return (
             "it has no primary key to compare rows by. "

@@ -22,9 +22,9 @@ from loader.rows.row_hash import row_hash
 from loader.rows.version_order import quote_name
 from loader.rows.window import Bounds, Window
 from loader.sync.deletions import are_too_many
-from loader.sync.engine import sync_locked_table
 from loader.sync.mask_changes import describe_masks
 from loader.sync.plan_window import LostRows, PlannedBatch, has_plain_cursor
+from loader.sync.protocol import sync_locked_table
 from loader.sync.recover import PriorState
 from loader.sync.sync_context import SyncContext
 from loader.sync.table_plan import TablePlan

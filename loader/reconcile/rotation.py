@@ -23,8 +23,8 @@ from loader.lake.ledger import SyncRecord
 from loader.reconcile.history import BUCKETS, LastComparison, VerificationHistory
 from loader.reconcile.reconciliation import Finding, Reconciliation, explain_skip
 from loader.spec.options import ReconcileOptions
-from loader.sync.engine import sync_locked_table
 from loader.sync.ownership import select_own_rows
+from loader.sync.protocol import sync_locked_table
 from loader.sync.runner import Work
 from loader.sync.sync_context import SyncContext
 from loader.sync.table_plan import FULL_REFRESH

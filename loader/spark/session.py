@@ -281,7 +281,7 @@ def silence_drivers(spark: SparkSession) -> None:
 
 
 def plan_simply(spark: SparkSession) -> None:
-    """Turns off code generation, adaptive query execution and multiple partitions.
+    """Turns off code generation and adaptive query execution, and uses one partition.
 
     In queries on few rows, these optimizations take more time than they save.
     """

@@ -148,7 +148,7 @@ class ReconcileOptions(Strict):
     0.05
 
     Attributes:
-        every: the time in which all keys are compared once.
+        every: the period within which all keys are compared once.
         budget: the maximum share of time that comparisons of this table may take.
     """
 
@@ -173,7 +173,7 @@ class ReconcileOptions(Strict):
         if percent and 0 < float(percent[1]) <= 100:
             return text
         raise OptionError(
-            f"{text!r} is not a share of time",
+            f"{text!r} is not a valid percentage",
             "Use more than 0 % and at most 100 %, for example '5 %'",
         )
 

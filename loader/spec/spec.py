@@ -352,7 +352,7 @@ def suggest_name(name: str, known: Iterable[str]) -> str:
 
 
 def check_unique_names(plugins: Iterable[SourceSpec | DestinationSpec]) -> list[SpecError]:
-    """Returns an error for each document that has the name of an earlier document."""
+    """Returns an error for each document that has the same name as an earlier one."""
     seen: dict[str, str] = {}
     errors = []
     for plugin in plugins:

@@ -109,7 +109,7 @@ class StateBackend(ABC):
             warn: called with a warning if the highest version has several values.
 
         Raises:
-            StateError: if the highest version has several values and none is safer than the others.
+            StateError: if the highest version has several values whose cursors cannot be ordered.
         """
         return choose_effective_row(self.latest(key), warn)
 

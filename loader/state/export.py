@@ -16,7 +16,7 @@ def read_export(file: IO[str]) -> dict[str, list[StateRow]]:
 
     Raises:
         SpecError: if a line was not written by `loader state export`.
-        StateError: if the value in a line is not one of this loader's states.
+        StateError: if the value in a line is not a state that this version of the loader reads.
     """
     rows_by_key: dict[str, list[StateRow]] = {}
     for number, line in enumerate(_read_lines(file), start=1):

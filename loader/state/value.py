@@ -222,8 +222,8 @@ def choose_effective_row(rows: Sequence[StateRow], warn: Callable[[str], None]) 
         warn: called with a warning if values differ.
 
     Raises:
-        StateError: if values differ and none is safer than the others, or if values differ and this
-            loader did not write one of them.
+        StateError: if values differ, and their cursors cannot be ordered or this loader did not
+            write one of them.
     """
     different = {row.value: row for row in rows}
     if len(different) <= 1:
@@ -263,7 +263,7 @@ def _order_by_cursor(
     orders = {cursor.order for cursor in cursors}
     if nulls > 1 or (not nulls and (len(kinds) > 1 or texts or len(orders) < len(cursors))):
         raise StateError(
-            f"there are different values of version {version}, and none is safer than the others",
+            f"there are different values of version {version}, and their cursors cannot be ordered",
             where=f"state {key}",
             remedy=f"`loader state show {key}` shows them. {_REMEDY}",
         )

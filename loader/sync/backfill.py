@@ -21,9 +21,9 @@ from loader.rows.cursor import EXACT, Cursor, CursorType
 from loader.rows.window import Window
 from loader.sources.interface import Snapshot
 from loader.state import TableState
-from loader.sync.engine import sync_table
 from loader.sync.mask_changes import describe_masks
 from loader.sync.plan_window import PlannedBatch
+from loader.sync.protocol import sync_table
 from loader.sync.recover import PriorState
 from loader.sync.sync_context import SyncContext
 from loader.sync.table_plan import TablePlan, parse_cursor

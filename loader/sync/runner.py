@@ -25,10 +25,10 @@ from loader.lake.locks import Heartbeat, Lease, acquire_all, create_lease
 from loader.sources.interface import Bounds, Window
 from loader.spark.error_translation import CatalogLostError, DatabaseError
 from loader.spec.plugins import SourceSpec
-from loader.sync.engine import sync_table
 from loader.sync.pipeline import Pipeline, PlannedSource
 from loader.sync.plan_window import preview_table
 from loader.sync.progress_writer import ProgressWriter
+from loader.sync.protocol import sync_table
 from loader.sync.recover import build_request
 from loader.sync.run_context import Watch
 from loader.sync.stores import Stores, load_progress

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from loader.errors import TableError
 from loader.spec.spec import load_spec
-from loader.sync.engine import sync_table
 from loader.sync.pipeline import Pipeline
+from loader.sync.protocol import sync_table
 from loader.sync.run_context import Watch
 from loader.sync.runner import Outcome, Work, run_tables
 from tests.sync.project import Project

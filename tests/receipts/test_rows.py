@@ -176,7 +176,7 @@ def test_each_change_of_rows_and_receipts_is_found(
         assert any(expected in problem for problem in problems), problems
         ran = project.loader("receipts", "export", str(exported))
         assert ran.code == 1, ran.text
-        assert f"receipts in {file} are missing in the lake, or differ there" in ran.text
+        assert f"receipts in {file} are missing from the lake or differ from it" in ran.text
         for batch in changes:
             project.spark.sql(
                 f"update {ledger} set receipt = '{receipts[batch]}' where batch = {batch}"

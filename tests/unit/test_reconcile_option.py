@@ -51,7 +51,7 @@ def test_every_is_enough() -> None:
         *(
             (
                 {"reconcile": {"every": "1 day", "budget": budget}},
-                f"{str(budget)!r} is not a share of time. Use more than 0 % and at most 100 %",
+                f"{str(budget)!r} is not a valid percentage. Use more than 0 % and at most 100 %",
             )
             for budget in ("5", 5, 0.05, "0 %", "101 %", "-1 %", "five %", "")
         ),

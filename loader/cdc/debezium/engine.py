@@ -70,7 +70,8 @@ def read_into_spool(
             a missing slot at the end of the log.
 
     Returns:
-        The spool, or None if Debezium started after the marker, so that older changes are missing.
+        The spool, or None if Debezium started at a position after the marker, so that older changes
+        are missing.
 
     Raises:
         TableError: if Debezium is not installed or fails, or if the run is interrupted.

@@ -280,8 +280,8 @@ class Stream:
     """The progress of one stream within a read.
 
     Attributes:
-        is_incremental: whether the stream resumes from a state. Other streams need no state to be
-            complete.
+        is_incremental: whether the stream resumes from a state. Other streams can be complete
+            without one.
         is_complete: whether the program reported that the stream succeeded.
         error: the error to raise after the last batch.
         is_incomplete: whether the program reported that the stream failed.

@@ -15,11 +15,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import NullType, StructType, TimestampType
-from pyspark.sql.window import Window as Over
 
 from loader.rows.cursor import Cursor, CursorType
 from loader.rows.literal import cursor_literal
-from loader.rows.version_order import SEQUENCE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,11 +30,6 @@ MODIFIED = "_file_modified_at"
 PATH = "_file_path"
 SIZE = "_file_size"
 RECURSIVE = "recursiveFileLookup"
-
-_LINES = 1 << 33
-"""The number of ids that Spark's `monotonically_increasing_id` reserves for each partition."""
-
-_FIRST = Over.unboundedPreceding
 
 _COARSEST = dt.timedelta(seconds=2)
 """The coarsest resolution of modification times on any file system (on FAT)."""
@@ -182,9 +175,9 @@ def fingerprint(native: ReaderOptions) -> str:
 
 
 def has_read_boundary(files: DataFrame, native: ReaderOptions, window: Window) -> bool:
-    """Returns whether the last sync read all files at the window's lower bound.
+    """Returns whether the last sync read all files whose time is the window's lower bound.
 
-    If so, they contain no new rows and need not be opened.
+    If so, these files contain no new rows and need not be opened.
     """
     seen = Seen.from_mark(window.mark)
     if seen is None or seen.at is None or window.low is None:
@@ -278,28 +271,6 @@ def build_mark(
         columns = columns if len(json.dumps(columns)) <= _LONGEST_COLUMNS else None
     seen = Seen(cursor, below, at, begin, fingerprint(native), columns, native.apart)
     return seen.to_mark()
-
-
-def number_rows(rows: DataFrame, files: DataFrame) -> DataFrame:
-    """Adds a row's number (SEQUENCE), by its file's time and path, then by position in the file.
-
-    Spark assigns files to partitions by size, so it does not read the rows in this order. The rows
-    are numbered instead of sorted, because sorting would read them twice and shuffle them.
-
-    Args:
-        rows: rows with the columns PATH, `_cq_block` and `_cq_line`.
-    """
-    session: Any = files.sparkSession
-    conf = session._jsparkSession.sessionState().conf()
-    # Spark splits files into blocks of at least this size.
-    block = max(1, min(int(conf.filesOpenCostInBytes()), int(conf.filesMaxPartitionBytes())))
-    blocks = f.expr(f"{SIZE} div {block}") + 1
-    before = Over.partitionBy(f.lit(0)).orderBy(MODIFIED, PATH).rowsBetween(_FIRST, -1)
-    first = f.coalesce(f.sum(blocks).over(before), f.lit(0))
-    place = f.col("_cq_first") + f.expr(f"_cq_block div {block}")
-    line = f.col("_cq_line").bitwiseAND(f.lit(_LINES - 1))
-    first_blocks = files.select(PATH, first.alias("_cq_first"))
-    return rows.join(f.broadcast(first_blocks), PATH).withColumn(SEQUENCE, place * _LINES + line)
 
 
 def _literal(cursor: Cursor) -> Column:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -18,13 +18,14 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.window import Window as Over
 
 from loader.errors import TableError, unknown_column
 from loader.rows.exact_cast import cast_exactly, cast_to_text, parse_data_type
-from loader.rows.version_order import quote_name
+from loader.rows.version_order import SEQUENCE, quote_name
 from loader.sources.file import listing as list_of
 from loader.sources.file.csv import Group, group_by_header, is_matched_by_name, merge_columns
-from loader.sources.file.listing import MODIFIED, PATH, list_files
+from loader.sources.file.listing import MODIFIED, PATH, SIZE, list_files
 from loader.sources.file.parquet_schemas import (
     ParquetSchema,
     find_odd_columns,
@@ -43,6 +44,9 @@ _BY_NAME = frozenset({"csv", "json", "parquet", "orc", "avro"})
 
 _CORRUPT = "_cq_corrupt"
 """The column that contains the text of a record that Spark cannot parse."""
+
+_LINES = 1 << 33
+"""The number of ids that Spark's `monotonically_increasing_id` reserves for each partition."""
 
 _OF_LISTING = frozenset({"path", "modificationTime", "length", "content"})
 
@@ -313,6 +317,30 @@ def _arrange_columns(rows: DataFrame, schema: StructType, chosen: Column | None)
 
 def _list_paths(files: DataFrame) -> list[str]:
     return [row[PATH] for row in files.orderBy(MODIFIED, PATH).select(PATH).collect()]
+
+
+def number_rows(rows: DataFrame, files: DataFrame) -> DataFrame:
+    """Adds a row's number (SEQUENCE), by its file's time and path, then by position in the file.
+
+    Spark assigns files to partitions by size, so it does not read the rows in this order. The rows
+    are numbered instead of sorted, because sorting would read them twice and shuffle them.
+
+    Args:
+        rows: rows with the columns PATH, `_cq_block` and `_cq_line`.
+    """
+    session: Any = files.sparkSession
+    conf = session._jsparkSession.sessionState().conf()
+    # Spark splits files into blocks of at least this size.
+    block = max(1, min(int(conf.filesOpenCostInBytes()), int(conf.filesMaxPartitionBytes())))
+    blocks = f.expr(f"{SIZE} div {block}") + 1
+    before = (
+        Over.partitionBy(f.lit(0)).orderBy(MODIFIED, PATH).rowsBetween(Over.unboundedPreceding, -1)
+    )
+    first = f.coalesce(f.sum(blocks).over(before), f.lit(0))
+    place = f.col("_cq_first") + f.expr(f"_cq_block div {block}")
+    line = f.col("_cq_line").bitwiseAND(f.lit(_LINES - 1))
+    first_blocks = files.select(PATH, first.alias("_cq_first"))
+    return rows.join(f.broadcast(first_blocks), PATH).withColumn(SEQUENCE, place * _LINES + line)
 
 
 _PARSED = ("csv", "json")

@@ -19,9 +19,8 @@ from loader.sources.file.listing import (
     find_loaded_files,
     find_moved_in,
     has_read_boundary,
-    number_rows,
 )
-from loader.sources.file.rows import read_rows
+from loader.sources.file.rows import number_rows, read_rows
 from loader.sources.interface import Bounds, Snapshot, SourceTable, Window, parse_bound
 
 if TYPE_CHECKING:

@@ -171,7 +171,7 @@ class ColumnSql:
         """Returns warnings about the counted values.
 
         Raises:
-            TableError: if some of these values are errors. The message lists all of them.
+            TableError: if errors were found. The message lists all of them.
         """
         notes, errors = [], []
         where = f"table {self.source.name}.{table.ref.name}"

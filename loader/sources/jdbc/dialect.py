@@ -189,7 +189,7 @@ class Dialect:
     def find_lossy_values(
         self, index: int, kind: DataType, row: Column, binary: bool
     ) -> list[LossyValue]:
-        """Returns checks for values of a column that the lake cannot store exactly.
+        """Returns checks that find a column's values that the lake cannot store exactly.
 
         Args:
             binary: whether the driver receives values in the binary format.
@@ -237,7 +237,7 @@ class Dialect:
         return f"{{ts '{text}'}}"
 
     def instant(self, text: str) -> str:
-        """Formats a literal for an instant in UTC, which is the time zone of all sessions."""
+        """Formats an instant in UTC, the time zone of all sessions, as a literal."""
         return self.timestamp(text)
 
     def wall_offset(self, connection: Connection) -> int:

@@ -51,7 +51,7 @@ class LogCapture(ABC):
 
     @abstractmethod
     def find_single_reader(self, source: str, options: JdbcOptions) -> ExclusiveResource:
-        """Returns the database resource that only this source may read."""
+        """Returns the resource that only this source may read, such as a replication slot."""
 
     @abstractmethod
     def open_snapshot(

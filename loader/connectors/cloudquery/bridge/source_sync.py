@@ -91,7 +91,7 @@ def sync_tables(
 
 
 def list_complete(catalog: Mapping[str, Any], failed: set[str]) -> list[str]:
-    """Returns the tables that were read completely, although other tables failed."""
+    """Returns the tables that were read completely even though others failed."""
     if not failed or "" in failed:  # an empty name means that the sync itself failed
         return []
     return [
