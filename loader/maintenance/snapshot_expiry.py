@@ -28,11 +28,12 @@ def expire_snapshots(lake: Lake, table: str, before_ms: int) -> int:
         before_ms: the time before which snapshots can expire, in milliseconds since 1970. A later
             snapshot may be the staged snapshot of a batch that is still being loaded.
     """
-    expiry = _plan_expiry(lake, table, before_ms)
-    expired = len(expiry.apply())
+    expired = _plan_expiry(lake, table, before_ms).apply()
     if expired:
-        expiry.commit()
-    return expired
+        # Only if an id is given, Iceberg also deletes the files that the current snapshot replaced.
+        first = expired[0].snapshotId()
+        _plan_expiry(lake, table, before_ms).expireSnapshotId(first).commit()
+    return len(expired)
 
 
 def _plan_expiry(lake: Lake, table: str, before_ms: int) -> Any:

@@ -269,11 +269,13 @@
         batches since the verdict. Their older batches are in the same files as before, and are not
         counted again, except for every 30th batch. A batch is complete if raw table, ledger and
         commit contain the same number of rows. If there is any doubt, the table is not excluded. -#}
-    {%- set grown = {} -%}
+    {%- set grown, verdicts = {}, {} -%}
     {%- for table in read.unproved if table.verdict.get("recorded")
         and table.verdict.facts == strandline._facts_digest(table, table.verified_digest)
-        and table.verdict.recorded // 30 == table.recorded // 30 -%}
+        and table.verdict.recorded // 30 == table.recorded // 30
+        and table.verdict.recorded + 1 >= strandline._raw_facts(table).first -%}
         {%- do grown.update({table.name: dict(table, raw={}, ledger={}, commits=[])}) -%}
+        {%- do verdicts.update({table.name: table.verdict}) -%}
     {%- endfor -%}
     {%- set batches_sql -%}
         {%- for table in grown.values() %}
@@ -308,11 +310,9 @@
             null,
             table_name
         from {{ read.after }} as syncs
-        where batch > case table_name
-            {%- for table in grown.values() %}
-            when {{ strandline._literal(table.name) }} then {{ table.verdict.recorded }}
-            {%- endfor %}
-        end
+        inner join ({{ strandline._recorded_batches(verdicts) }}) as verdicts
+            on syncs.table_name = verdicts.verified_table
+            and syncs.batch > verdicts.recorded
         group by table_name, batch
     {%- endset -%}
     {%- for row in (run_query(batches_sql) if grown else []) -%}

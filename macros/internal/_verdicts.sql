@@ -23,8 +23,8 @@
         what the raw tables must contain as well, and `after` describes everything in them but their
         newest batch. `table_name` is SQL for the raw table's name in a row of the ledger or state
         table. If this dbt run has built the tested model, tables that passed are not read again.
-        For the ledger, each table also has its last `verdict`, `recorded`, which is the newest batch
-        in `before`, and the digests of all its ledger rows and of those that the verdict covers. -#}
+        For the ledger, each table also has its last `verdict`, `recorded` (the newest batch in
+        `before`), and the digests of all its ledger rows and of those that the verdict covers. -#}
     {%- if target.type != "spark" -%}
         {{ return({"tables": tables, "unproved": tables, "before": records, "after": records}) }}
     {%- endif -%}
@@ -50,15 +50,15 @@
             {{ table_name }},
             cast(sum(cast(digest as decimal(20, 0))) as string)
             {%- if model_name == "cq_sync_log" %},
-            cast(sum(case when batch <= case table_name
-                {%- for name, verdict in proved.items() if verdict.recorded %}
-                when {{ strandline._literal(name) }} then {{ verdict.recorded }}
-                {%- endfor %}
-                when '' then 0
-            end then cast(digest as decimal(20, 0)) end) as string),
+            cast(sum(case when batch <= recorded then cast(digest as decimal(20, 0)) end)
+                as string),
             max(batch)
             {%- endif %}
         from (select *, xxhash64(*) as digest from {{ before }} as rows_of_records) as digests
+        {%- if model_name == "cq_sync_log" %}
+        left join ({{ strandline._recorded_batches(proved) }}) as verdicts
+            on digests.table_name = verdicts.verified_table
+        {%- endif %}
         group by 1
     {%- endset -%}
     {%- set digests = {} -%}
@@ -77,6 +77,16 @@
         {%- do unproved.append(table) if table.verdict.get("fingerprint") != table.fingerprint -%}
     {%- endfor -%}
     {{ return({"tables": tables, "unproved": unproved, "before": before, "after": after}) }}
+{%- endmacro %}
+
+
+{% macro _recorded_batches(verdicts) -%}
+    {#- Returns a SELECT of the newest batch in the ledger that each verdict covers. -#}
+    {%- set rows = [] -%}
+    {%- for name, verdict in verdicts.items() if verdict.recorded -%}
+        {%- do rows.append([name, verdict.recorded]) -%}
+    {%- endfor -%}
+    {{ strandline._literal_rows({"verified_table": "string", "recorded": "bigint"}, rows) }}
 {%- endmacro %}
 
 

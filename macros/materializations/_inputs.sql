@@ -272,7 +272,7 @@
         {%- endif -%}
         {%- if row[0] == "commit" -%}
             {%- do table.commits.append(row) -%}
-            {%- do table.update({"rows": row[7] | int}) if row[3] == table.snapshot -%}
+            {%- do table.update({"rows": row[7] | int(100000000)}) if row[3] == table.snapshot -%}
         {%- elif row[1] | int > low -%}
             {%- set counts = table.new.setdefault(
                 row[1] | int, {"raw_rows": 0, "ledger_rows": none, "entries": 0}) -%}
