@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, TypeVar, cast
 
-from loader.cdc.debezium.engine import build_missing_error, is_installed
+from loader.cdc.debezium.launcher import build_missing_error, is_installed
 from loader.cdc.log_snapshot import LogSnapshot, open_log
 from loader.cdc.requirements import list_setup_sql
 from loader.cdc.slot import choose_slot_name

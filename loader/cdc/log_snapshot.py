@@ -18,7 +18,7 @@ from pyspark.sql import functions as f
 
 from loader.cdc.catalog_changes import has_rewritten_columns
 from loader.cdc.changes import Changes, find_missing_keys
-from loader.cdc.debezium.engine import build_missing_error, is_installed
+from loader.cdc.debezium.launcher import build_missing_error, is_installed
 from loader.cdc.debezium.spool import ChangeSpool
 from loader.cdc.first_load import FirstLoads
 from loader.cdc.position import Mark, format_position

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from py4j.protocol import Py4JError
 
-from loader.cdc.debezium.engine import read_into_spool
+from loader.cdc.debezium.launcher import read_into_spool
 from loader.cdc.debezium.program import MARKER, TOPICS, ReadRequest
 from loader.cdc.debezium.spool import ChangeSpool
 from loader.cdc.slot import PLUGIN, Slot, SourceSlot

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loader.cdc.debezium.engine import is_installed
+from loader.cdc.debezium.launcher import is_installed
 from tests.sync.conftest import project as project
 
 

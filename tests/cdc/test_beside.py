@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from loader.cdc import wal_reader
-from loader.cdc.debezium.engine import read_into_spool
+from loader.cdc.debezium.launcher import read_into_spool
 from loader.cdc.debezium.spool import ChangeSpool
 from tests.cdc.test_changes import follow, newest, position
 from tests.services import Database

