@@ -239,8 +239,8 @@
 {% macro _read_batches(table, low) -%}
     {#- Reads the later batches of a raw table, its commits and its ledger with one statement. Sets
         `low`, `head` (the newest batch), `rows` (of the whole table), `commits`, `has_ledger` and
-        `new`, the batches above `low`: {batch: {raw_rows, ledger_rows, entries}}. Also reads batch
-        `low`: if the raw table no longer ends with it or a later batch, reads the whole table. -#}
+        `new`, the batches above `low`: {batch: {raw_rows, ledger_rows, entries}}. If there are none,
+        reads the newest batch from Iceberg's metadata, because the table may end before `low`. -#}
     {%- do table.update({"low": low, "commits": [], "new": {}}) -%}
     {%- if flags.EMPTY or table.snapshot is none -%}
         {{ return(none) }}
@@ -254,7 +254,7 @@
         select 'raw', cast(_cq_batch as string), cast(count(*) as string), null, null, null, null,
             null
         from {{ pinned }} as versions
-        where _cq_batch >= {{ low }}
+        where _cq_batch > {{ low }}
         group by _cq_batch
         {%- if has_ledger %}
         union all
@@ -273,7 +273,7 @@
         {%- if row[0] == "commit" -%}
             {%- do table.commits.append(row) -%}
             {%- do table.update({"rows": row[7] | int(100000000)}) if row[3] == table.snapshot -%}
-        {%- elif row[1] | int > low -%}
+        {%- else -%}
             {%- set counts = table.new.setdefault(
                 row[1] | int, {"raw_rows": 0, "ledger_rows": none, "entries": 0}) -%}
             {%- if row[0] == "raw" -%}
