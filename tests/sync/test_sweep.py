@@ -323,10 +323,17 @@ def test_a_late_row_is_appended_alone_where_rows_are_not_compared(
 
 
 def test_an_idle_sync_scans_once_and_writes_no_state(
-    project: Project, postgres_database: Database
+    project: Project, postgres_database: Database, request: pytest.FixtureRequest
 ) -> None:
     postgres_database.execute(
         *_made("events"), f"alter database {postgres_database.name} set log_statement = 'all'"
+    )
+    # Autovacuum writes statistics, in any database.
+    postgres_database.execute("alter system set autovacuum = off", "select pg_reload_conf()")
+    request.addfinalizer(
+        lambda: postgres_database.execute(
+            "alter system reset autovacuum", "select pg_reload_conf()"
+        )
     )
     _load(project, postgres_database, ["events"])
     server = postgres_database.server
