@@ -94,7 +94,7 @@ def test_what_cannot_be_compared_is_named(project: Project, postgres_database: D
     assert line(ran, "shop.keyless")["status"] == line(ran, "shop.whole")["status"] == "skipped"
     reported = " ".join(ran.warnings)
     assert "table_options.keyless.primary_key" in reported
-    assert "full_refresh reads everything" in reported
+    assert "full_refresh reads all rows" in reported
 
 
 def test_what_the_spec_chooses_and_a_table_that_fails(
