@@ -20,13 +20,16 @@
 
 
 {% macro _judge_batches(syncs, model_name, only_new=false) -%}
-    {#- Returns the result of _read_fingerprints() and `sql`, the SELECT of the failing batches. With
-        `only_new`, first counts only the batches since the last verdict, and excludes the tables for
-        which this suffices. -#}
+    {#- Returns the result of _read_fingerprints() and `sql`, the SELECT of the failing batches.
+        With `only_new`, first counts the batches since the last verdict, and excludes the tables
+        for which this suffices. -#}
     {%- set read = strandline._read_fingerprints(syncs, strandline._ledger_tables(syncs.schema),
         "case when batch is not null then table_name end", model_name) -%}
+    {%- for table in read.unproved -%}
+        {%- do table.update(strandline._raw_facts(table)) -%}
+    {%- endfor -%}
     {%- if only_new -%}
-        {%- do read.update({"unproved": strandline._reject_grown(read)}) -%}
+        {%- do read.update({"unproved": strandline._exclude_extended(read)}) -%}
     {%- endif -%}
     {{ return(dict(read, sql=strandline._batches_complete_sql(
         syncs, read, strandline._lost_tables(syncs.schema)))) }}
@@ -47,7 +50,6 @@
     {%- set tables = read.unproved -%}
     {%- set facts = [] -%}
     {%- for table in tables -%}
-        {%- do table.update(strandline._raw_facts(table)) -%}
         {%- do facts.append([table.name, table.first, table.compacted, table.removed,
             table.removing, table.acknowledged_rows, table.kept, table.shared]) -%}
     {%- endfor -%}
@@ -264,21 +266,21 @@
 {%- endmacro %}
 
 
-{% macro _reject_grown(read) -%}
+{% macro _exclude_extended(read) -%}
     {#- Returns the unproved tables except those to which the loader has only appended complete
         batches since the verdict. Their older batches are in the same files as before, and are not
         counted again, except for every 30th batch. A batch is complete if raw table, ledger and
-        commit contain the same number of rows. If there is any doubt, the table is not excluded. -#}
-    {%- set grown, verdicts = {}, {} -%}
+        commit contain the same number of rows. In any doubt, the table is not excluded. -#}
+    {%- set candidates, verdicts = {}, {} -%}
     {%- for table in read.unproved if table.verdict.get("recorded")
         and table.verdict.facts == strandline._facts_digest(table, table.verified_digest)
         and table.verdict.recorded // 30 == table.recorded // 30
-        and table.verdict.recorded + 1 >= strandline._raw_facts(table).first -%}
-        {%- do grown.update({table.name: dict(table, raw={}, ledger={}, commits=[])}) -%}
+        and table.verdict.recorded + 1 >= table.first -%}
+        {%- do candidates.update({table.name: dict(table, raw={}, ledger={}, commits=[])}) -%}
         {%- do verdicts.update({table.name: table.verdict}) -%}
     {%- endfor -%}
     {%- set batches_sql -%}
-        {%- for table in grown.values() %}
+        {%- for table in candidates.values() %}
         select *, {{ strandline._literal(table.name) }} as table_name
         from (
             {{ strandline._commits_sql(table.relation) }}
@@ -315,43 +317,48 @@
             and syncs.batch > verdicts.recorded
         group by table_name, batch
     {%- endset -%}
-    {%- for row in (run_query(batches_sql) if grown else []) -%}
-        {%- set table = grown[row[8]] -%}
+    {%- for row in (run_query(batches_sql) if candidates else []) -%}
+        {%- set table = candidates[row[8]] -%}
         {%- if row[0] == "commit" -%}
             {%- do table.commits.append(row) -%}
+        {%- elif row[0] == "raw" -%}
+            {%- do table.raw.update({row[1] | int: {"rows": row[2] | int,
+                "generation": row[3] | int, "without_generation": row[4] | int}}) -%}
         {%- else -%}
-            {%- do table[row[0]].update({row[1] | int: {"rows": row[2] | int(-1),
-                "generation": row[3] | int, "other": row[4] | int}}) -%}
+            {%- do table.ledger.update({row[1] | int: {"rows": row[2] | int(-1),
+                "generation": row[3] | int, "entries": row[4] | int}}) -%}
         {%- endif -%}
     {%- endfor -%}
-    {%- set rejected = [] -%}
-    {%- for name, table in grown.items() -%}
+    {%- set extended = [] -%}
+    {%- for name, table in candidates.items() -%}
         {%- set commits = strandline._lineage(table, table.verdict.snapshot) -%}
         {%- set head = table.verdict.recorded + table.raw | length -%}
         {%- set expected = range(table.verdict.recorded + 1, head + 1) | list -%}
-        {%- set wrong = [] -%}
+        {%- set incomplete = [] -%}
         {%- for batch, raw in table.raw.items() -%}
-            {%- set entry = table.ledger.get(batch, {"rows": raw.rows, "generation": raw.generation,
-                "other": 1 if batch == head else 0}) -%}
+            {#- The newest batch may lack its ledger row, because its sync is running. -#}
+            {%- set entry = table.ledger.get(
+                batch, dict(raw, entries=1 if batch == head else 0)) -%}
             {%- if commits.batches.get(batch) != raw.rows or entry.rows != raw.rows
-                or entry.other != 1 or entry.generation < raw.generation or raw.other -%}
-                {%- do wrong.append(batch) -%}
+                or entry.entries != 1 or entry.generation < raw.generation
+                or raw.without_generation -%}
+                {%- do incomplete.append(batch) -%}
             {%- endif -%}
         {%- endfor -%}
-        {%- if not wrong and not commits.foreign and table.recorded <= head
+        {%- if not incomplete and not commits.foreign and table.recorded <= head
             and commits.batches | sort == expected -%}
-            {%- do rejected.append(name) -%}
+            {%- do extended.append(name) -%}
         {%- endif -%}
     {%- endfor -%}
-    {{ return(read.unproved | rejectattr("name", "in", rejected) | list) }}
+    {{ return(read.unproved | rejectattr("name", "in", extended) | list) }}
 {%- endmacro %}
 
 
 {% macro _facts_digest(table, ledger_digest) -%}
     {#- Returns a digest of the facts that must be unchanged for counting only new batches. -#}
-    {%- set facts = dict(strandline._raw_facts(table), pinned=none, kept=none) -%}
-    {{ return(local_md5(tojson([facts, table.properties.get("strandline.table-id"),
-        table.settings | string, ledger_digest], sort_keys=true))) }}
+    {{ return(local_md5(tojson([table.first, table.compacted, table.removed, table.removing,
+        table.acknowledged_rows, table.shared, table.properties.get("strandline.table-id"),
+        table.settings | string, ledger_digest]))) }}
 {%- endmacro %}
 
 

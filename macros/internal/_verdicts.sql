@@ -125,8 +125,10 @@
     {%- set proved = {} -%}
     {%- for table in judged.tables
         if table.name not in pending or table.name not in failing -%}
-        {%- do proved.update({table.name: {"fingerprint": table.fingerprint}}) -%}
-        {%- if table.recorded -%}
+        {%- set is_unchanged = table.verdict.get("fingerprint") == table.fingerprint -%}
+        {%- do proved.update({table.name: table.verdict if is_unchanged
+            else {"fingerprint": table.fingerprint}}) -%}
+        {%- if table.recorded and not is_unchanged -%}
             {%- do proved[table.name].update({"recorded": table.recorded,
                 "snapshot": table.snapshot,
                 "facts": strandline._facts_digest(table, table.digest)}) -%}

@@ -238,9 +238,10 @@
 
 {% macro _read_batches(table, low) -%}
     {#- Reads the later batches of a raw table, its commits and its ledger with one statement. Sets
-        `low`, `head` (the newest batch), `rows` (of the whole table), `commits`, `has_ledger` and
-        `new`, the batches above `low`: {batch: {raw_rows, ledger_rows, entries}}. If there are none,
-        reads the newest batch from Iceberg's metadata, because the table may end before `low`. -#}
+        `low`, `head` (the newest batch), `rows` (of the whole table; many if the newest commit does
+        not contain the number), `commits`, `has_ledger` and `new`, the batches above `low`: {batch:
+        {raw_rows, ledger_rows, entries}}. If there are none, reads the newest batch from Iceberg's
+        metadata, because the table may end before `low`. -#}
     {%- do table.update({"low": low, "commits": [], "new": {}}) -%}
     {%- if flags.EMPTY or table.snapshot is none -%}
         {{ return(none) }}

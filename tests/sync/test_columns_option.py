@@ -175,7 +175,7 @@ def test_mistakes(project: Project, postgres_database: Database) -> None:
 
 
 def test_any_selection_between_any_writes(project: Project, postgres_database: Database) -> None:
-    """Three tables, each with writes and selections of its own, are synced together."""
+    """Syncs three tables together, with different writes and selections."""
     tables, names = {f"people_{seed}": random.Random(seed) for seed in range(3)}, ["a", "b", "c"]
     for table in tables:
         postgres_database.execute(
