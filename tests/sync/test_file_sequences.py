@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from loader.sync import engine
+from loader.sync import protocol
 from tests.sync.project import Project
 
 BEGIN = 1_735_689_600  # 2025-01-01
@@ -177,5 +177,5 @@ def _die_before_the_state_is_stored(project: Project, monkeypatch: pytest.Monkey
         raise Death
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "record", die)
+        patch.setattr(protocol, "record", die)
         project.loader("run")

@@ -15,7 +15,7 @@ from loader.lake.locks import lock_table
 from loader.lake.staging import discard_staged, publish_batch, stage_batch
 from loader.state import StateRow
 from loader.state.lake_table import LakeState
-from loader.sync import engine
+from loader.sync import protocol
 from loader.sync import publish as publish_module
 from tests.services import Database
 from tests.sync.project import Project
@@ -290,14 +290,14 @@ def test_a_raw_table_that_is_altered_meanwhile_fails_and_the_next_run_goes_on(
 ) -> None:
     """How raw follows the source was planned for other columns."""
     orders.execute("insert into orders values (101, 'late', 101)")
-    publish = engine.publish
+    publish = protocol.publish
 
     def alter_first(*arguments: Any) -> Any:
         project.spark.sql(f"alter table {project.schema}.orders drop column note")
         return publish(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "publish", alter_first)
+        patch.setattr(protocol, "publish", alter_first)
         ran = project.loader("run")
     assert ran.code == 1
     assert "was altered, dropped or created while the source was read" in ran.errors[0]
