@@ -7,7 +7,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from loader.cli.console import Output, list_names
@@ -220,8 +220,17 @@ class RunRequest:
     choose_work: ChooseWork | None = None
     reporter: RunReporter | None = None
 
-    def run(self, runs: RestartingRun, watch: Watch, done: Callable[[Outcome], None]) -> None:
+    def run(
+        self,
+        runs: RestartingRun,
+        watch: Watch,
+        done: Callable[[Outcome], None],
+        retried: tuple[str, ...] = (),
+    ) -> None:
         """Syncs the tables, and calls `done` for each finished table.
+
+        Args:
+            retried: the tables to sync again; empty means all tables of the request.
 
         Raises a JavaEndedError if Spark's JVM has exited, and the run cannot continue in a new JVM.
         """
@@ -230,6 +239,9 @@ class RunRequest:
             pipeline: Pipeline, select: tuple[str, ...], done: Callable[[Outcome], None]
         ) -> None:
             pipeline.accepts_key_change = self.accept_key_change
+            # After a restart or a lost connection, `select` contains tables that the user may not
+            # have selected.
+            pipeline.accepts_other_origins = bool(self.select)
             for outcome in run_tables(
                 pipeline,
                 watch,
@@ -244,7 +256,7 @@ class RunRequest:
 
         if self.reporter is not None:
             done = self.reporter.follow(watch, done)
-        runs.run(self.select, sync, watch, done)
+        runs.run(retried or self.select, sync, watch, done)
 
 
 def run_once(settings: Settings, pipeline: Pipeline, request: RunRequest) -> int:
@@ -296,7 +308,7 @@ def sync_tables(
         outcomes.append(outcome)
 
     def run_again(tables: Sequence[str]) -> None:
-        replace(request, select=tuple(map(glob.escape, tables))).run(runs, watch, done)
+        request.run(runs, watch, done, tuple(map(glob.escape, tables)))
 
     ended: LoaderError | None = None
     try:

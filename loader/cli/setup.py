@@ -110,9 +110,8 @@ def render_schema(warn: Callable[[str], None]) -> str:
     from loader.sources.interface import Source
     from loader.spec.entry_points import list_plugins, load_plugin
     from loader.spec.json_schema import build_schema
-    from loader.spec.plugins import StateStoreOptions, state_backends
+    from loader.spec.plugins import STATE_PATHS, StateStoreOptions, state_backends
     from loader.state import StateBackend
-    from loader.state.opening import INCLUDED
 
     def list_models(
         entries: Mapping[str, EntryPoint], base: type[Source] | type[StateBackend]
@@ -126,7 +125,7 @@ def render_schema(warn: Callable[[str], None]) -> str:
                 models[name] = None
         return models
 
-    backends = {name: entry for name, entry in state_backends().items() if name not in INCLUDED}
-    stores = dict.fromkeys(INCLUDED, StateStoreOptions) | list_models(backends, StateBackend)
+    backends = {name: entry for name, entry in state_backends().items() if name not in STATE_PATHS}
+    stores = dict.fromkeys(STATE_PATHS, StateStoreOptions) | list_models(backends, StateBackend)
     built = build_schema(list_models(list_plugins(GROUP), Source), stores)
     return json.dumps(built, indent=1, ensure_ascii=False) + "\n"

@@ -104,6 +104,20 @@ class SyncRecord:
         """Returns a copy with these changes, and with the current time as the end time."""
         return replace(self, finished_at=now(), **changes)
 
+    def describe_commit(self, status: str, rows: int | None, snapshot_id: int | None) -> SyncRecord:
+        """Returns a copy that describes a published batch.
+
+        Args:
+            rows: the number of rows in the batch's commit; None if it is unknown. Each row that was
+                read is either among them or redelivered.
+        """
+        rows_read = self.rows_read
+        if rows is not None and self.rows_redelivered is not None:
+            rows_read = rows + self.rows_redelivered
+        return replace(
+            self, status=status, rows_appended=rows, rows_read=rows_read, snapshot_id=snapshot_id
+        )
+
     def plus(self, later: SyncRecord) -> SyncRecord:
         """Returns the sum of this row and a later row of the same run, for display."""
 

@@ -226,13 +226,9 @@ def _make_record(
         "batch": commit.batch,
         "mode": FULL_REFRESH if is_refresh else INCREMENTAL,
     }
-    return replace(
-        SyncRecord.from_dict({**defaults, **sync}),
-        status=RECOVERED,
-        rows_appended=commit.rows,
-        finished_at=commit.at,
-        snapshot_id=commit.snapshot_id,
-    )
+    record = SyncRecord.from_dict({**defaults, **sync})
+    record = record.describe_commit(RECOVERED, commit.rows, commit.snapshot_id)
+    return replace(record, finished_at=commit.at)
 
 
 FOLDER = "_cq_damaged"

@@ -59,12 +59,12 @@ def replace_atomically(new: Path, path: Path) -> None:
 
     When the function returns, the file's contents and name are on disk.
     """
-    _sync_folder(new)
+    _sync_to_disk(new)
     os.replace(new, path)
-    _sync_folder(path.parent)
+    _sync_to_disk(path.parent)
 
 
-def _sync_folder(path: Path) -> None:
+def _sync_to_disk(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from importlib.metadata import EntryPoint
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -26,9 +26,11 @@ from loader.spec.validation import Model, OptionError, validate_options
 
 SCHEME = "strandline://"
 STATE_GROUP = "strandline.state"
+_StatePath = Literal["sqlite", "postgresql", "redis"]
+STATE_PATHS: tuple[str, ...] = get_args(_StatePath)
+"""The built-in state backends, apart from the lake."""
 MIN_KEY_BYTES = 16
 """The minimum length of `mask_key`."""
-_BUILT_IN_PATHS = ("spark", "sqlite", "postgresql", "redis")
 
 
 def _check_name(value: str) -> str:
@@ -289,7 +291,7 @@ def state_backends() -> dict[str, EntryPoint]:
 
 
 def _check_path(value: str) -> str:
-    known = list(dict.fromkeys((*_BUILT_IN_PATHS, *sorted(state_backends()))))
+    known = list(dict.fromkeys(("spark", *STATE_PATHS, *sorted(state_backends()))))
     if value not in known:
         *most, last = (repr(name) for name in known)
         raise OptionError(
@@ -344,7 +346,7 @@ class LakeDestination(DestinationSpec):
 class StateDestination(DestinationSpec):
     """A destination for state only."""
 
-    path: Literal["sqlite", "postgresql", "redis"]
+    path: _StatePath
     spec: StateStoreOptions
 
 

@@ -18,6 +18,7 @@ from loader.spec.document import Document, read_documents
 from loader.spec.expansion import Expansion, Plugin, list_names
 from loader.spec.plugins import (
     SCHEME,
+    STATE_PATHS,
     DestinationSpec,
     LakeDestination,
     LakeOptions,
@@ -30,7 +31,6 @@ from loader.spec.redaction import Redactor, is_secret_key, url_secrets
 from loader.spec.validation import validation_errors
 
 _KINDS = ("source", "destination")
-_STATE_PATHS = ("sqlite", "postgresql", "redis")
 _INIT = "Run `loader init` to write a starter project"
 
 P = TypeVar("P", SourceSpec, DestinationSpec)
@@ -292,7 +292,7 @@ def _model(document: Document) -> type[SourceSpec] | type[DestinationSpec]:
     path = document.value["spec"].get("path")
     if path == "spark":
         return LakeDestination
-    if path in _STATE_PATHS:
+    if path in STATE_PATHS:
         return StateDestination
     return PluggedDestination if path in state_backends() else DestinationSpec
 

@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING
 
 from loader.errors import LoaderError, SpecError
 from loader.spec.entry_points import explain_failure, load_plugin
-from loader.spec.plugins import PluggedDestination, StateDestination, state_backends
+from loader.spec.plugins import (
+    STATE_PATHS,
+    PluggedDestination,
+    StateDestination,
+    state_backends,
+)
 from loader.state import StateBackend, StoreLocation
 
 if TYPE_CHECKING:
     from loader.lake.lake import Lake
     from loader.spec.plugins import DestinationSpec, SourceSpec
     from loader.spec.spec import Spec
-
-INCLUDED = ("sqlite", "postgresql", "redis")
 
 
 def open_state(
@@ -43,7 +46,7 @@ def open_state(
 
 def _open_plugin(destination: DestinationSpec, location: StoreLocation) -> StateBackend:
     where = f"{destination.where}.path"
-    is_included = destination.path in INCLUDED
+    is_included = destination.path in STATE_PATHS
     entry = state_backends()[destination.path]
     try:
         kind = load_plugin(entry, StateBackend, where)  # type: ignore[type-abstract]

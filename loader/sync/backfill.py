@@ -118,7 +118,7 @@ class Backfill:
         elif low.type is not CursorType.STRING:
             rows = snapshot.bounds(plan.table, Window(plan.cursor, low, high, nulls=False)).rows
             if rows is not None and rows > ROWS_A_CHUNK:
-                step = _divide_span(high.order - low.order, -(-rows // ROWS_A_CHUNK))
+                step = _divide_span(high.order - low.order, -(-rows // ROWS_A_CHUNK), low.type)
         if not step:
             yield low, high
             return
@@ -237,10 +237,10 @@ def _parse_chunk_size(text: str, type_: CursorType, where: str) -> Any:
     )
 
 
-def _divide_span(span: Any, pieces: int) -> Any:
+def _divide_span(span: Any, pieces: int, type_: CursorType) -> Any:
     """Divides a span into equal chunks. Returns the size of a chunk, which is at least one unit."""
     if isinstance(span, dt.timedelta):
-        return max(span / pieces, dt.timedelta(microseconds=1))
+        return max(span / pieces, _UNITS[type_])
     if isinstance(span, Decimal):
         return Context().divide(span, pieces)  # 28 digits are precise enough for a chunk's end
     return -(-span // pieces) if isinstance(span, int) else span / pieces

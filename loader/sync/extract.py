@@ -83,7 +83,7 @@ class Batch:
         expected_rows: the number of rows that the source counted, if exactly this number must be
             read; else None.
         counted_rows: the number of rows that the source counted, if the rows have not been read
-            yet; else None. If the source changes before they are read, fewer rows may be read.
+            yet and fewer of them may be read, because the source may change; else None.
         find_cursor: returns the cursor to store if fewer rows were read than counted; see
             :func:`find_reached_cursor`.
         rows_read: all cached rows that the source returned; None if `rows` contains all of them.
@@ -187,6 +187,7 @@ def _complete_batch(
         state = replace(state, generation=extracted.generation, base=base)
     floor, low, high = window.floor(bounds), window.low, window.end(bounds)
     reads_new_rows = window.cursor is not None and window.high is None and bounds.log is None
+    is_uncertain = extracted.read is None and extracted.expected_rows is None
     nulls = bounds.nulls if extracted.nulls is None else extracted.nulls
     log, lookback = bounds.log, plan.options.lookback
     record = SyncRecord(
@@ -221,7 +222,7 @@ def _complete_batch(
         state,
         idle_state,
         extracted.expected_rows,
-        bounds.rows if extracted.read is None and reads_new_rows else None,
+        bounds.rows if is_uncertain and reads_new_rows else None,
         partial(find_reached_cursor, planned),
         rows_read,
         planned.is_followed,

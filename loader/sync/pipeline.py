@@ -60,6 +60,8 @@ class Pipeline:
 
     Attributes:
         accepts_key_change: whether the types of key and cursor columns may be widened.
+        accepts_other_origins: whether a full refresh of selected tables may load raw tables that
+            were loaded from other tables of their source.
         paused_sources: the names of sources that this run skips.
         idle_since: maps each source and table to the time at which this process last recorded a
             sync without new rows.
@@ -77,6 +79,7 @@ class Pipeline:
         self.spec = spec
         self.spark = spark
         self.accepts_key_change = False
+        self.accepts_other_origins = True
         self.paused_sources: frozenset[str] = frozenset()
         self.idle_since: dict[tuple[str, str], float] = {}
         self.unreadable: list[LoaderError] = []
@@ -189,7 +192,7 @@ class Pipeline:
                 continue
             chosen, missing = match_tables(source, refs)
             source_names = (source.name, *source.formerly)
-            is_explicit_refresh = full_refresh and bool(select)
+            is_explicit_refresh = full_refresh and bool(select) and self.accepts_other_origins
             try:
                 lake = self.open_stores(source).lake
                 takeovers = find_takeovers(lake, source_names, chosen, refs, is_explicit_refresh)

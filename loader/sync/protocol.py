@@ -65,15 +65,9 @@ def record(
         commit: the batch's commit; None if nothing was appended.
     """
     row = batch.record
-    redelivered = row.rows_redelivered or 0
     if commit is not None:
         state = batch.state
-        row = row.finish(
-            status=SYNCED,
-            rows_appended=commit.rows,
-            rows_read=(commit.rows or 0) + redelivered,
-            snapshot_id=commit.snapshot_id,
-        )
+        row = row.describe_commit(SYNCED, commit.rows, commit.snapshot_id).finish()
     else:
         # If all counted rows have vanished from the source, the sync did not reach their cursor.
         has_vanished = batch.rows is not None and batch.counted_rows
@@ -83,7 +77,7 @@ def record(
             batch=None,
             generation=prior.state.generation,
             cursor_high=state.cursor.text if state.cursor else row.cursor_high,
-            rows_read=redelivered,
+            rows_read=row.rows_redelivered,
             rows_appended=0,
             schema_changes="; ".join(batch.drift.idle_notes) or None,
         )

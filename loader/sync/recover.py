@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from loader.errors import LoaderError, StateError
 from loader.lake.commits import Commit, newest_commit
@@ -109,15 +109,11 @@ def recover(sync: SyncContext) -> PriorState:
         stores.store(plan.name, state)
     sync.report_step("recovered-state")
     if own_commit.batch > ledger_batch and own_commit.sync is not None:
-        recovered = replace(
-            SyncRecord.from_dict(own_commit.sync),
-            status=RECOVERED,
-            run_id=sync.run_id,
-            rows_appended=own_commit.rows,
-            snapshot_id=own_commit.snapshot_id,
-            receipt=find_receipt(stores.lake.properties(plan.lake_table), own_commit.batch),
+        recovered = SyncRecord.from_dict(own_commit.sync).describe_commit(
+            RECOVERED, own_commit.rows, own_commit.snapshot_id
         )
-        stores.record(recovered.finish())
+        receipt = find_receipt(stores.lake.properties(plan.lake_table), own_commit.batch)
+        stores.record(recovered.finish(run_id=sync.run_id, receipt=receipt))
     sync.report_step("recovered")
     highest = max(newest.batch, state_batch, ledger_batch)
     if plan.is_shared:

@@ -193,7 +193,14 @@ class ProgramSnapshot(Snapshot):
         if self._reader is None or self._context is None:
             self.probe()
             return Bounds(None, mark=window.mark)
-        context, name = self._context, self._names[key]
+        context, name = self._context, self._names.get(key)
+        if name is None:
+            raise TableError(
+                "the table was not requested from the connector, because its stored state could "
+                "not be read when the run started",
+                where=f"table {self.source}.{table.ref.name}",
+                remedy="Nothing was published; run again",
+            )
         self._delete_batch(key)
         batch = self._reader.next_batch(key, lambda: context.check_interruption(name))
         self._batches[key] = batch

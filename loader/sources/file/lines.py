@@ -28,8 +28,6 @@ from loader.spark.error_translation import TOO_LONG, find_long_line
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from loader.sources.file.options import ReaderOptions
-
 FORMATS = frozenset({"csv", "json", "text"})
 _SHOWN = 60
 _WHOLE = 256 * 1024 * 1024
@@ -39,7 +37,8 @@ _WHOLE = 256 * 1024 * 1024
 # escaped quote.
 _EMPTY_KEY = r"""(?s)"(?:[^"\\]++|\\.)++"|'(?:[^'\\]++|\\.)++'|((?:""|'')\s*+:)"""
 
-_WIDE = re.compile(r"utf-?(?:16|32)", re.IGNORECASE)
+WIDE_ENCODING = re.compile(r"utf-?(?:16|32)", re.IGNORECASE)
+"""Encodings in which a line break is more than one byte long."""
 _NO_CHARACTER = "\ufffd"
 _NOT_OF_LINES = frozenset(
     {"mode", "columnnameofcorruptrecord", "multiline", "encoding", "charset", "linesep"}
@@ -103,7 +102,7 @@ def _refusals(native: ReaderOptions, form: str, schema: StructType) -> Column | 
     lines, even if the left operand of `&` is false.
     """
     encoding = "UTF-8" if form == "text" else native.encoding
-    if _WIDE.match(encoding) and native.option("linesep") is None:
+    if WIDE_ENCODING.match(encoding) and native.option("linesep") is None:
         return None  # in this encoding, a line break has several bytes
     utf8 = encoding.upper() in ("UTF-8", "UTF8")
     raw, text = f.col("value"), f.decode(f.col("value").cast("binary"), encoding)

@@ -22,7 +22,7 @@ from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 from loader.errors import LoaderError, TableError
 from loader.names import literal_path
 from loader.sources.file.file_checks import check_entries, check_masks, show_name
-from loader.sources.file.lines import limiting_options
+from loader.sources.file.lines import WIDE_ENCODING, limiting_options
 from loader.sources.file.listing import (
     MODIFIED,
     PATH,
@@ -48,9 +48,6 @@ _DEFAULTS = {
     "parquet": {"mergeSchema": "true"},
     "orc": {"mergeSchema": "true"},
 }
-
-_WIDE = re.compile(r"utf-?(?:16|32)", re.IGNORECASE)
-"""Encodings in which a line break is more than one byte long."""
 
 
 class FileSource(Source):
@@ -115,7 +112,7 @@ class FileSource(Source):
         given_names = frozenset(name.lower() for name in (*self.options.options, *options.options))
         if form.lower() == "csv" and "quote" in given_names and "escape" not in given_names:
             settings["escape"] = ("escape", settings["quote"][1] or '"')
-        wide = _WIDE.match(settings.get("encoding", settings.get("charset", ("", "")))[1])
+        wide = WIDE_ENCODING.match(settings.get("encoding", settings.get("charset", ("", "")))[1])
         if form.lower() == "csv" and wide and not {"multiline", "linesep"} & settings.keys():
             # Without multiLine, Spark expects a line break to be a single byte.
             settings["multiline"] = ("multiLine", "true")
