@@ -1,7 +1,7 @@
-"""A table of PostgreSQL that changes at random, with options that change at random.
+"""A PostgreSQL table whose rows, columns and options change at random.
 
-The options choose columns and rows, and mask values. :meth:`ChosenTable.expected` computes from the
-source which rows the snapshot must have.
+The options select columns and rows, and mask values. :meth:`ChosenTable.expected` computes from the
+source which rows the snapshot must contain.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ KEYS = ("the first key of these tests", "the second key of these tests")
 
 
 class ChosenTable:
-    """A table, and its options in the spec.
+    """A table that changes at random, and its options in the spec.
 
     Args:
-        chance: decides everything.
+        chance: makes all random choices.
         follows_log: whether the table has `sync_mode: cdc`.
 
     Attributes:
         columns: the kind of each column except the key and the cursor.
-        deleted: keys of rows whose deletion a cursor does not show.
-        loaded: the columns that raw has, each with the mask and the `mask_key` of its values.
-        log: all statements and options, for a test that fails.
+        deleted: keys of deleted rows; syncs with a cursor do not detect deletes.
+        loaded: the raw table's columns, each with the mask and the `mask_key` of its values.
+        log: all statements and options, for the message of a failed test.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class ChosenTable:
         self.database.execute(*statements)
 
     def history(self) -> str:
-        """Returns all that has happened to the table, one statement a line."""
+        """Returns all statements and options so far, one per line."""
         return "\n".join(self.log)
 
     def write(self) -> bool:
@@ -154,7 +154,7 @@ class ChosenTable:
             self.columns[other] = self.columns.pop(name)
 
     def choose(self) -> dict[str, Any]:
-        """Changes some of the options, and returns all of them."""
+        """Changes some of the options at random; returns all options."""
         if self.chance.random() < 0.4 or not self._fits(self.selection):
             self.selection = self._choose_columns()
         if self.chance.random() < 0.4 or any(
@@ -219,7 +219,7 @@ class ChosenTable:
         return [n for n in self.columns if self.selection is None or is_in(n, self.selection)]
 
     def expected(self, key: str) -> dict[Any, tuple[Any, ...]]:
-        """Returns the rows of the source with the options applied, by their keys in raw."""
+        """Returns the source's rows with the options applied, by their keys in the raw table."""
         names = ["id", *self.selected()]
         rows = self.database.query(
             f"select {', '.join(names)} from {self.name} where {self.where or 'true'}"
@@ -229,7 +229,7 @@ class ChosenTable:
         return {row[0]: row for row in masked}
 
     def undetected(self, key: str) -> set[Any]:
-        """Returns the keys in raw of rows whose deletion need not be known yet."""
+        """Returns the keys, as in the raw table, of deleted rows that may still be in it."""
         return {self._mask("id", key)(each) for each in self.deleted}
 
     def _mask(self, name: str, key: str) -> Callable[[Any], Any]:
@@ -239,12 +239,12 @@ class ChosenTable:
         return lambda value: None if value is None else mask_value(value, mask, key)
 
     def changed_masks(self, key: str) -> set[str]:
-        """Returns the columns that raw has with another mask, or with another key."""
+        """Returns the columns that were loaded with a different mask or `mask_key`."""
         current = self._current_masks(key)
         return {name for name in current if self.loaded.get(name, current[name]) != current[name]}
 
     def note_load(self, key: str) -> None:
-        """Remembers the masks of the columns that raw now has."""
+        """Records the masks with which the current columns have been loaded."""
         self.loaded |= self._current_masks(key)
 
     def _current_masks(self, key: str) -> dict[str, Any]:
@@ -253,7 +253,7 @@ class ChosenTable:
 
 
 def mask_value(value: Any, mask: Any, key: str) -> Any:
-    """Returns the masked value, as docs/masking.md describes it."""
+    """Returns the masked value according to docs/masking.md."""
     text = str(value)
     if mask == "hash":
         return hmac.new(key.encode(), text.encode(), "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""A project for each test."""
+"""The `project` fixture: an empty loader project for each test."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tests.sync.project import Project
 
 @pytest.fixture
 def project(tmp_path: Path, spark: SparkSession, warehouse: Path) -> Iterator[Project]:
-    """An empty project; its raw tables are in a namespace that no other test uses.
+    """An empty project whose raw tables are in a namespace that no other test uses.
 
-    Its tables are dropped afterwards, because some commands look at every table of the lake.
+    Its tables are deleted afterwards, because some commands read all tables of the lake.
     """
     name = uuid.uuid4().hex[:8]
     yield Project(tmp_path, spark, f"raw_{name}")

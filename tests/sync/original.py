@@ -1,4 +1,4 @@
-"""A project after some syncs, restored for each test: copying costs less than syncing."""
+"""Restores a project that has been synced: copying is faster than syncing in each test."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.sync.project import Project
 
 
 class Original:
-    """Copies of a project's tables in the lake, and of its PostgreSQL database.
+    """A copy of a project's tables in the lake and of its PostgreSQL database.
 
-    They are restored under the same names, because Iceberg's metadata has absolute paths.
+    Both are restored under the same names, because Iceberg's metadata contains absolute paths.
 
     Args:
-        folder: where the copies go; it must not exist.
+        folder: the folder for the copied tables; it must not exist.
     """
 
     def __init__(self, project: Project, database: Database, warehouse: Path, folder: Path) -> None:
@@ -32,7 +32,7 @@ class Original:
         )
 
     def again(self, folder: Path) -> Project:
-        """Restores lake and database; returns the project, with its spec in this folder."""
+        """Restores the lake and the database; returns a project whose spec is in this folder."""
         schema, name = self._project.schema, self._database.name
         self.remove()
         shutil.copytree(self._copy, self._warehouse / schema)
@@ -45,7 +45,7 @@ class Original:
         return project
 
     def remove(self) -> None:
-        """Deletes the project's tables: some commands look at every table of the lake."""
+        """Deletes the project's tables, because some commands read all tables of the lake."""
         for left in self._warehouse.glob(f"*{self._project.schema}"):
             shutil.rmtree(left)
 

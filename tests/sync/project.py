@@ -1,4 +1,4 @@
-"""A loader project for one test, driven through the command line inside the test process."""
+"""A loader project for one test, whose commands run in the process of the test."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Ran:
-    """How a command ended.
+    """The result of a command.
 
     Attributes:
-        code: its exit code.
-        events: the JSON lines of its output.
-        text: all of its output.
+        code: the exit code.
+        events: the JSON lines of the output.
+        text: the whole output.
     """
 
     code: int
@@ -39,7 +39,7 @@ class Ran:
 
     @property
     def errors(self) -> list[str]:
-        """Returns what, where and remedy of each error."""
+        """Returns each error as "where: what. remedy"."""
         return [
             f"{e['where']}: {e['what']}. {e['remedy']}"
             for e in self.events
@@ -48,7 +48,7 @@ class Ran:
 
     @property
     def warnings(self) -> list[str]:
-        """Returns the warnings' texts."""
+        """Returns the texts of all warnings."""
         return [e["text"] for e in self.events if e["event"] == "warning"]
 
 
@@ -57,7 +57,7 @@ class Project:
     """A folder with a loader.yml whose raw tables are in their own namespace.
 
     Attributes:
-        lakes: further destinations beside `lake`, each with the options in which it differs.
+        lakes: destinations other than `lake`, each with the options in which it differs from it.
     """
 
     folder: Path
@@ -103,7 +103,7 @@ class Project:
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         lines = [line for line in result.output.splitlines() if line.startswith("{")]
-        # dbt's own lines, should it have run, are of another form.
+        # If dbt has run, its JSON lines have no `event`.
         events = [event for event in map(json.loads, lines) if "event" in event]
         return Ran(result.exit_code, events, result.output)
 
@@ -114,7 +114,7 @@ class Project:
         return ran
 
     def lake(self) -> Lake:
-        """The project's lake."""
+        """Returns the project's lake."""
         return Lake(self.spark, self.schema)
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:

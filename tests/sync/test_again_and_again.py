@@ -1,4 +1,4 @@
-"""Rounds of one process: what it need not ask and say again, and what it notices all the same."""
+"""Rounds of `loader run --every` reuse one Pipeline, and still detect changes in the source."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.sync.project import Project
 
 
 def _round(pipeline: Pipeline) -> str:
-    """Syncs the only table; returns its status."""
+    """Syncs the pipeline's only table; returns the status."""
     [outcome] = run_tables(pipeline, Watch(), (), False, 1)
     assert outcome.record is not None
     return outcome.record.status

@@ -1,4 +1,4 @@
-"""PostgreSQL replaced behind the loader's back: restored, failed over, a read replica."""
+"""A different database behind the same URL (restore, failover, replica) is detected."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OPTIONS = {
 
 @pytest.fixture(scope="module")
 def primary() -> Iterator[Postgres]:
-    """A server that a test may lose."""
+    """A server for the tests in this file, which create and promote replicas of it."""
     server = Postgres()
     yield server
     server.remove()
@@ -106,7 +106,7 @@ def test_a_restored_database_is_not_taken_for_the_one_that_it_was(
         _tables(project, restored)
         ran = project.loader("run")
         assert ran.code == 1
-        # Everything from the last sync on is read again, whatever wrote it.
+        # All rows since the last sync are read again, regardless of their transaction ids.
         assert ran.table("shop.by_time")["appended"] == 3
         assert any("was restored since the last sync" in w for w in ran.warnings)
         refused = [e for e in ran.errors if "restored or replaced" in e]
@@ -125,7 +125,10 @@ def test_a_restored_database_is_not_taken_for_the_one_that_it_was(
 def test_a_view_is_told_from_one_of_another_database(
     project: Project, primary: Postgres, postgres_database: Database, same_server: bool
 ) -> None:
-    """Nothing says who wrote its rows: all are read, or it is refused until somebody decides."""
+    """With a time as cursor, the view is read completely; with a number, it is rejected.
+
+    A view does not show which transactions wrote its rows.
+    """
     views = {
         "by_time": "create view by_time as select * from t",
         "kept": "create materialized view kept as select * from t",
@@ -165,7 +168,7 @@ def test_a_view_is_told_from_one_of_another_database(
         ran = project.run()
         assert ran.table("shop.by_number")["appended"] == 6
         assert {ran.table(f"shop.{n}")["status"] for n in ("by_time", "kept")} == {"nothing new"}
-        # made anew, as many tools do at each of their runs
+        # Many tools drop and re-create their views in each run.
         other.execute("drop view by_number", views["by_number"])
         ran = project.run()
         assert {ran.table(f"shop.{name}")["status"] for name in views} == {"nothing new"}
@@ -174,7 +177,7 @@ def test_a_view_is_told_from_one_of_another_database(
 def test_a_view_that_was_changed_is_read_whole(
     project: Project, postgres_database: Database
 ) -> None:
-    """Also one of another schema: the url's currentSchema, or the role's search_path."""
+    """A view of the same name in another schema (`currentSchema`) needs a full refresh."""
     names = {"by_time": "at", "by_number": "id"}
     columns = "id int, at timestamptz"
     postgres_database.execute(
@@ -201,7 +204,7 @@ def test_a_view_that_was_changed_is_read_whole(
     project.jdbc(
         postgres_database, list(names), table_options=options, properties={"currentSchema": "other"}
     )
-    # somebody who may create schemas could do so: the spec's owner says that it is meant
+    # Anyone who may create schemas could cause this, so the owner of the spec must confirm it.
     for name in names:
         assert "would now be loaded from other." in project.loader("run", "-s", name).errors[0]
         ran = project.run("--full-refresh", "--select", name)
@@ -251,7 +254,7 @@ def test_numbers_that_a_failover_gives_out_again_are_read(
         replica = primary.replica()
         try:
             _busy(database, Database(replica, database.name))
-            replica.promote()  # the primary goes on for a while; what it writes is lost
+            replica.promote()  # the primary keeps writing for a while; these rows are lost
             for table in options:
                 database.execute(fill.format(table, "lost", 4, 12))
             project.jdbc(database, list(options), table_options=options)
@@ -280,7 +283,7 @@ def test_numbers_that_a_failover_gives_out_again_are_read(
 
 
 def _busy(primary: Database, replica: Database) -> None:
-    """Changes so many pages that the first checkpoint after a promotion takes minutes."""
+    """Writes so many pages that the first checkpoint after a promotion takes minutes."""
     primary.execute(
         "create table pages as select n, repeat('x', 2000) from generate_series(1, 20000) n"
     )
@@ -324,11 +327,11 @@ def test_a_logical_subscriber_brings_another_servers_times(
             late.commit()
             late.close()
             applied(2)
-            # Even if the subscription has ended in between.
             assert project.run().table("shop.events")["appended"] == 1
             publisher.execute("insert into events values (3, now() - interval '2 hours')")
             applied(3)
         finally:
             subscriber.execute("drop subscription shop")
+        # Late rows are found even if the subscription has been dropped since the last sync.
         assert project.run().table("shop.events")["appended"] == 1
         assert project.run().table("shop.events")["read"] == 1

@@ -1,6 +1,6 @@
-"""Columns, conditions and masks that change between writes: the snapshot equals the chosen source.
+"""With random changes of `columns`, `where` and `mask`, the snapshot equals the masked source.
 
-Longer: STRANDLINE_EXAMPLES=50.
+Set STRANDLINE_EXAMPLES=50 to run more examples.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ examples = hypothesis.settings(
 
 @pytest.mark.slow
 def test_any_choice(project: Project, postgres_database: Database) -> None:
-    """Each run leaves nothing but deleted rows, and reconcile leaves nothing."""
+    """After each run, only deleted rows differ; after a reconcile, no rows differ."""
 
     @examples
     @hypothesis.given(seed=st.integers(0, 2**32))
@@ -49,7 +49,7 @@ def test_any_choice(project: Project, postgres_database: Database) -> None:
                 load_again(project, table, key)
             for table in tables:
                 table.note_load(key)
-            # A sweep finds rows that left the filter before all rows were read again.
+            # A sweep finds rows that stopped matching `where` before all rows were read again.
             if altered or refused:
                 refused = refuse(project, tables, key)
                 assert not refused, "\n".join(table.history() for table in refused)
@@ -80,7 +80,7 @@ def spec(project: Project, database: Database, tables: list[ChosenTable], key: s
 
 
 def refuse(project: Project, tables: list[ChosenTable], key: str) -> list[ChosenTable]:
-    """Runs. Returns the tables that are refused, which are those with other masks in raw."""
+    """Runs; returns the rejected tables, which must be those loaded with different masks."""
     changed = {table.name: table.changed_masks(key) for table in tables}
     valued = {table.name: list_valued(project, table) for table in tables}
     ran = project.loader("run")
@@ -96,7 +96,7 @@ def refuse(project: Project, tables: list[ChosenTable], key: str) -> list[Chosen
 
 
 def list_valued(project: Project, table: ChosenTable) -> set[str]:
-    """Returns the columns with a value in raw."""
+    """Returns the columns that have a value in the raw table."""
     if not project.lake().exists(table.name):
         return set()
     names = project.lake().frame(table.name).columns
@@ -107,7 +107,7 @@ def list_valued(project: Project, table: ChosenTable) -> set[str]:
 
 
 def load_again(project: Project, table: ChosenTable, key: str) -> None:
-    """Loads a table with other masks, in one of the ways that the documentation names."""
+    """Reloads a table whose masks changed, in one of the two documented ways."""
     must_drop = "id" in table.changed_masks(key) or not table.expected(key)
     if must_drop or table.chance.random() < 0.5:
         project.spark.sql(f"drop table {project.schema}.{table.name} purge")
@@ -123,7 +123,7 @@ def load_again(project: Project, table: ChosenTable, key: str) -> None:
 
 
 def repair(project: Project, tables: list[ChosenTable], names: list[str]) -> None:
-    """Reconciles these tables; all if no name is given."""
+    """Reconciles these tables, or all tables if no names are given."""
     selected = [word for name in names for word in ("--select", f"shop.{name}")]
     repaired = project.loader("reconcile", "--repair", "--allow-deletes", *selected)
     assert repaired.code == 0, "\n".join([repaired.text, *(table.history() for table in tables)])
@@ -134,14 +134,14 @@ def repair(project: Project, tables: list[ChosenTable], names: list[str]) -> Non
 
 
 def check_equal(project: Project, table: ChosenTable, key: str) -> None:
-    """Checks that the newest version of each key is the source's row, masked."""
+    """Checks that the newest version of each key equals the source's masked row."""
     table.log.append("compared")
     if not project.lake().exists(table.name):
         assert not table.expected(key), table.history()
         return
     names = ["id", *table.selected()]
     raw = project.lake().frame(table.name).columns
-    # A value whose type has changed is in a type-specific column.
+    # If a column's type has changed, values are in its type-specific columns.
     found = project.rows(
         f"select newest.* from (select max_by(struct(*), struct({ORDER[table.follows_log]})) "
         f"as newest from raw.{table.name} group by id) where not newest._cq_deleted"

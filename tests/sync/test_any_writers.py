@@ -1,4 +1,4 @@
-"""PostgreSQL: random transactions of applications; raw contains every row after the last sync."""
+"""On PostgreSQL, no row is missed while several sessions write random transactions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.sync.test_sweep import CUTS, _appended
 KINDS = {"keyed": "timestamptz", "numbered": "int", "plain": "timestamp"}
 STEP = st.tuples(
     st.sampled_from([*KINDS] * 4 + ["commit", "commit", "rollback", "sync"]),
-    st.integers(0, 3),  # the session; the last one commits each statement
+    st.integers(0, 3),  # the session; the last one is in autocommit mode
     st.sampled_from(["insert", "insert", "update", "unmoved", "copy", "undone"]),
     st.sampled_from(["0", "50 seconds", "3 minutes", "2 hours", "900 days", "-90 seconds"]),
     st.sampled_from(["microseconds", *CUTS]),
@@ -24,7 +24,7 @@ STEP = st.tuples(
 
 
 class Writers:
-    """Sessions that write three tables, as applications do.
+    """Sessions that write to three tables as applications do.
 
     Args:
         suffix: distinguishes the tables from those of other examples.
@@ -45,7 +45,7 @@ class Writers:
 
     @staticmethod
     def cursor(kind: str, behind: str, cut: str) -> str:
-        """Returns SQL for the cursor that an application computes."""
+        """Returns SQL for a cursor that an application computes from its own clock."""
         clock = "clock_timestamp()" + (" at time zone 'UTC'" if kind == "plain" else "")
         if kind == "numbered":
             clock = f"(extract(epoch from {clock} - interval '{behind}') * 10)::bigint % 2000000000"
@@ -66,7 +66,7 @@ class Writers:
             if number < 3:
                 session.execute("savepoint s")
             session.execute(f"insert into {table} values ({id_}, '{number}', {at})")
-        else:  # only its own rows, so no session waits for another
+        else:  # updates only its own rows, so that no session waits for another
             moved = f", at = {at}" if what == "update" else ""
             session.execute(
                 f"update {table} set note = note || '!'{moved} "

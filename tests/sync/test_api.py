@@ -1,4 +1,4 @@
-"""`loader.api`: the same runs as the command line's, with typed results, in a caller's process."""
+"""`loader.api` runs the same commands as the command line, and returns typed results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.sync.project import ROOT, Project
 
 @pytest.fixture
 def shop(project: Project, postgres_database: Database) -> Project:
-    """Two tables, of which `broken` has a value that the lake cannot hold."""
+    """Two tables; `broken` contains a value that the lake cannot store."""
     postgres_database.execute(
         "create table orders (id int primary key, note text, updated_at timestamptz)",
         "insert into orders values (1, 'a', '2025-01-01'), (2, 'b', '2025-01-02')",
@@ -80,7 +80,7 @@ def test_a_run_has_typed_results_and_the_events_of_the_command_line(
     with pytest.raises(FrozenInstanceError):
         orders.batch = 2  # type: ignore[misc]
 
-    # The other table fails, with a typed error.
+    # The table `broken` fails with a typed error.
     broken = first.table("shop.broken")
     assert broken.status == "failed"
     assert isinstance(broken.error, TableError)
@@ -99,7 +99,7 @@ def test_a_run_has_typed_results_and_the_events_of_the_command_line(
     assert status["shop.orders"].rows_appended == 2
     assert status["shop.broken"].error is not None
 
-    # The command line reports the same, into another namespace.
+    # With another namespace, the command line emits the same events.
     shop.schema = shop.schema.replace("raw_", "cli_")
     shop.write()
     by_command = shop.loader("run").events
@@ -268,7 +268,7 @@ def test_a_spec_built_in_code_is_read_like_a_file(
 def test_errors_have_no_secrets_and_no_causes_that_have_them(
     shop: Project, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The driver's message quotes the account, whose name is the password, too."""
+    """The user name is equal to the password, and the driver's message contains it."""
     source = shop.sources[0]["spec"]
     source["user"] = source["password"] = "pa55-w0rd"
     shop.write()

@@ -1,4 +1,4 @@
-"""Rows whose times an application computed: before BEGIN, by a clock that is behind, or cut."""
+"""Rows are found even if an application's clock is slow, or its times are truncated."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def _create(
 
 @contextmanager
 def _application(database: Database, *statements: str) -> Iterator[Any]:
-    """An application's open transaction; the block commits it."""
+    """Opens an application's transaction, and commits it at the end of the block."""
     with closing(database.connect()) as connection:
         if database.url.startswith("jdbc:postgresql"):
             connection.autocommit = False
         else:
             connection.autocommit(False)
-            # the application writes UTC, whatever the zone of the database is
+            # The application writes times in UTC, regardless of the server's time zone.
             connection.cursor().execute("set time_zone = '+00:00'")
         for statement in statements:
             connection.cursor().execute(statement)
@@ -79,7 +79,7 @@ def _configure(project: Project, database: Database, *tables: str, **own: object
 def _is_complete(
     project: Project, database: Database, keyed: bool = True, source: str = "orders"
 ) -> bool:
-    """Returns whether the newest versions in raw are the rows of the source."""
+    """Returns whether the newest versions in the raw table equal the rows of the source."""
     table = source if source != "orders" else project.sources[0]["tables"][0]
     if not keyed:
         found = Counter(project.rows(f"select n from raw.{table}"))
@@ -105,7 +105,7 @@ def test_a_clock_that_is_three_minutes_behind_loses_no_row(
     with _application(shop, _put(2, late, 1), _put(2, late, 10)):
         _write(shop, _put(1, _now(shop), 3))
         assert project.run().table("shop.orders")["appended"] == 1
-    # this one begins only now, and its application's clock is behind, too
+    # This transaction begins after the sync, and its application's clock is slow, too.
     _write(shop, _put(2, _now(shop) - BEHIND, 2), _put(2, _now(shop) - BEHIND, 11))
     ran = project.run()
     assert ran.table("shop.orders")["appended"] == 4
@@ -115,11 +115,11 @@ def test_a_clock_that_is_three_minutes_behind_loses_no_row(
 
 
 CUTS = [(1, 1), (60, 60), (900, 3600), (3600, 86400)]
-"""To how many seconds the times of others, and those of one application, are cut."""
+"""The units, in seconds, to which times are truncated: by most writers, and by one application."""
 
 
 def test_times_that_are_cut_lose_no_row(project: Project, mariadb_database: Database) -> None:
-    """All times are cut, some more than the others: to a day of the zone -02:00, for example."""
+    """One application truncates its times more than the others, such as to a day in UTC-02:00."""
     shop = mariadb_database
     cuts = {
         f"orders_{unit}_{'keyed' if keyed else 'keyless'}": (others, unit, keyed)
@@ -158,11 +158,11 @@ def test_times_that_are_cut_lose_no_row(project: Project, mariadb_database: Data
     for table, (_, unit, _) in cuts.items():
         note = notes[f"shop.{table}"]
         times = (first[table], late[table], newest[table])
-        # A time that is cut to the second may be a whole minute.
+        # A time that is truncated to a second may happen to be a whole minute.
         assert ("truncated to whole" in note) == (unit > 1 or any(not t.second for t in times)), (
             table
         )
-        # In the first minutes of an hour, all times may be cut to the same time.
+        # In the first minutes of an hour, all times may be truncated to the same time.
         assert ("below the last cursor" in note) == (late[table] < newest[table]), table
 
 

@@ -1,4 +1,4 @@
-"""A range is read again: what was missed is found, and the cursor stays where it is."""
+"""A backfill (`loader run --from`) finds missed changes and does not move the cursor."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MONTHS = 12
 
 @pytest.fixture
 def orders(project: Project, postgres_database: Database) -> Database:
-    """Two rows a month, synced; then each is changed without moving its cursor."""
+    """Two rows per month, synced, then updated without a change of their cursors."""
     postgres_database.execute(
         "create table orders (id int primary key, note text, at date)",
         "insert into orders select n, 'first', date '2025-01-03' + (n - 1) / 2 * 31 "
@@ -50,7 +50,7 @@ def test_a_range_is_read_again_in_chunks(project: Project, orders: Database) -> 
     notes = [note for _, note in newest(project)]
     assert notes == ["changed"] * 12 + ["first"] * 12
 
-    # known rows are not appended again, and a sync goes on where it would have
+    # A second backfill appends nothing, and the next sync continues at the stored cursor.
     ran = project.run("--from", "2025-01-01", "--to", "2025-06-30")
     assert (ran.table("shop.orders")["appended"], ran.table("shop.orders")["redelivered"]) == (
         0,
@@ -74,7 +74,7 @@ WRONG: dict[str, tuple[list[str], int]] = {
     "into more than 10000 batches": (["--from", "0001-01-01", "--chunk", "1 day"], 1),
     "--to and --chunk need --from": (["--to", "2025-01-01"], 2),
 }
-"""What is said of a range, and the exit code."""
+"""By a part of the error: the arguments that cause it, and the exit code."""
 
 
 def test_says_what_is_wrong_with_a_range(project: Project, orders: Database) -> None:
@@ -99,7 +99,7 @@ def test_needs_something_to_go_back_to(project: Project, postgres_database: Data
 def test_large_numbers_are_cut_or_refused(
     project: Project, postgres_database: Database, type_: str, value: str
 ) -> None:
-    """Floating point numbers of that size are 256 apart, and Python rounds long decimals."""
+    """Doubles of this size are 256 apart, and Python's default context rounds long decimals."""
     postgres_database.execute(
         f"create table t (id int primary key, at {type_})",
         f"insert into t select n, {value} + n * 100 from generate_series(0, 9) as n",

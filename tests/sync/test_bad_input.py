@@ -1,4 +1,4 @@
-"""Bad input and bad luck: one clear error each, exit code 1, and the other tables go on."""
+"""Each mistake or outage causes one clear error and exit code 1; other tables are synced."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _failed(ran: Ran) -> set[str]:
 
 
 def _ledger(project: Project) -> dict[str, tuple[str, str | None]]:
-    """Returns the status and error of each table's only attempt."""
+    """Returns the status and the error of each table's only sync."""
     rows = project.rows("select source_name, table_name, status, error from raw._cq_syncs")
     return {f"{source}.{table}": (status, error) for source, table, status, error in rows}
 
@@ -129,12 +129,12 @@ def test_each_source_that_cannot_be_read_says_why_and_the_others_go_on(
     for name, (_, what, remedy) in sources.items():
         assert what in reported[name]["what"], name
         assert reported[name]["remedy"].startswith(remedy), name
-    # one error per source, and for each of its tables a line in the summary and in the ledger
+    # There is one error per source; each of its tables has a row in the summary and the ledger.
     failed = {f"{name}.{table}" for name in sources for table in ("a", "b")}
     assert _failed(ran) == failed
     ledger = _ledger(project)
     assert {name for name, (status, _) in ledger.items() if status == "failed"} == failed
-    assert "Traceback" in ran.text  # that was asked for; secrets were not
+    assert "Traceback" in ran.text  # because of --debug; secrets must not be in it
     for text in (ran.text, str(ledger)):
         assert SECRET not in text
         assert postgres_database.password not in text
@@ -181,7 +181,7 @@ def test_each_bad_table_says_why_and_the_others_go_on(
     ran = project.loader("run")
     assert ran.code == 1
     assert ran.table("shop.fine")["appended"] == 2
-    # a table without a key is not an error: it syncs, and says what a snapshot needs
+    # A table without a key is synced, with a warning that a latest table needs a key.
     assert ran.table("shop.nokey")["appended"] == 2
     assert "shop.nokey: no primary key: a deduped_latest model needs a key" in ran.warnings
     shown = ", ".join([*sorted([*names, "typo", "unsorted", "nokey"])[:10], "..."])
@@ -324,7 +324,7 @@ def test_a_catalog_that_refuses_is_not_taken_for_the_source(
 
 
 class _Slow:
-    """A view whose rows are slow to read, but quick to count."""
+    """A view whose rows are slow to read but fast to count."""
 
     def __init__(self, database: Database, rows: int = 1200) -> None:
         self.database = database
@@ -336,7 +336,7 @@ class _Slow:
         )
 
     def reader(self, count: int = 1) -> int:
-        """Waits for so many backends that read the view; returns the process id of one."""
+        """Waits until this many backends read the view; returns the process id of one."""
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             found = self.database.query(
@@ -349,14 +349,14 @@ class _Slow:
         raise AssertionError("nobody reads the view")
 
     def stop_reading(self) -> None:
-        """Ends the backends that read the view."""
+        """Terminates the backends that read the view."""
         self.database.query(
             "select pg_terminate_backend(pid, 10000) from pg_stat_activity "
             "where query like '%slow%' and pid <> pg_backend_pid()"
         )
 
     def hurry(self) -> None:
-        """Makes it quick to read from now on."""
+        """Makes the view fast to read."""
         self.database.execute(
             "create or replace function slowly(i int) returns int language sql stable as 'select i'"
         )
@@ -424,7 +424,7 @@ def test_a_lost_connection_is_tried_again(
 
 
 def test_an_interrupted_run_ends_cleanly(project: Project, postgres_database: Database) -> None:
-    """By Ctrl-C; other signals are handled alike (tests/unit/test_signals.py)."""
+    """Tests Ctrl-C; tests/unit/test_signals.py covers the other signals."""
     slow = _Slow(postgres_database)
     options = {"slow": {**FINE, "primary_key": "id"}}
     project.jdbc(postgres_database, ["slow"], table_options=options)
@@ -441,7 +441,7 @@ def test_an_interrupted_run_ends_cleanly(project: Project, postgres_database: Da
 
 
 def test_a_run_goes_on_in_a_new_java_process(project: Project, postgres_database: Database) -> None:
-    """Of several tables in work, each is tried by itself; one that alone was in work fails."""
+    """If Java dies, its tables are retried one at a time; a table that was synced alone fails."""
     slow = _Slow(postgres_database)
     names = ("slow", "slow2", "slow3")
     options = {name: {**FINE, "primary_key": "id"} for name in names}
@@ -451,7 +451,7 @@ def test_a_run_goes_on_in_a_new_java_process(project: Project, postgres_database
         slow.reader(2)
         first = _java(process.pid)
         os.kill(first, signal.SIGKILL)
-        slow.stop_reading()  # their client is gone, which they would notice once they send rows
+        slow.stop_reading()  # they detect that their client died only when they send rows
         slow.reader()
         second = _java(process.pid)
         assert second != first
@@ -481,7 +481,7 @@ def test_a_run_goes_on_in_a_new_java_process(project: Project, postgres_database
 
 
 def _java(pid: int) -> int:
-    """Returns a process's JVM."""
+    """Returns the process id of a loader's JVM."""
     children = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/children")]
     [java] = [
         int(child)

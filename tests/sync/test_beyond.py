@@ -1,4 +1,7 @@
-"""Rows above all that raw has are appended without a comparison; all others are compared."""
+"""Rows whose cursors exceed all cursors in the raw table are appended without being compared.
+
+All other rows that a sync reads are compared with the raw table.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ Synced = Callable[[], dict[str, tuple[object, ...]]]
 
 @pytest.fixture
 def synced(project: Project, monkeypatch: pytest.MonkeyPatch) -> Synced:
-    """Syncs; returns by table: rows appended and redelivered, and whether rows were compared."""
+    """Syncs; returns by table: rows appended, redelivered, and whether any were compared."""
     compared: list[str] = []
     marked = extract.flag_redelivered
 
@@ -59,7 +62,7 @@ def _made(project: Project, database: Database, tables: list[str], **options: ob
 
 
 def _newest(project: Project, table: str, row: int = 5) -> str:
-    """The text of a row's newest version, by the package's order of versions."""
+    """Returns the text of a row's newest version, in the dbt package's order of versions."""
     [(text,)] = project.rows(
         "select max_by(a, struct(_cq_generation, at, _cq_batch, _cq_seq)) "
         f"from raw.{table} where id = {row}"
@@ -78,8 +81,8 @@ def test_new_rows_are_not_compared(
     )
     assert synced() == {
         "orders": (3, 1, False),
-        "alone": (3, 0, False),  # the row at the cursor is gone
-        "moved": (4, 0, False),  # it has a later version
+        "alone": (3, 0, False),  # the row at the cursor was deleted
+        "moved": (4, 0, False),  # the row at the cursor has a newer version
     }
     assert {of[0] for of in synced().values()} == {0}
     assert _newest(project, "moved") == "x"
@@ -99,13 +102,13 @@ CURSORS = {
     "numeric": ("numeric(20, 2)", "{} / 100.0", True),
     "text": ('text collate "C"', "'t' || chr(64 + {})", True),
 }
-"""By type: how a number becomes a cursor, and whether new rows are compared nevertheless."""
+"""Types of cursors; SQL that makes a cursor of a number; whether new rows are compared anyway."""
 
 
 def test_neighbouring_cursors_of_every_type(
     project: Project, postgres_database: Database, synced: Synced
 ) -> None:
-    """A table for each type: rows at the last cursor, one step above it, and one step below."""
+    """Each type has a table, with rows at the stored cursor and at the next possible values."""
     for name, (kind, _, _) in CURSORS.items():
         postgres_database.execute(f"create table of_{name} (id int primary key, at {kind})")
 
@@ -121,7 +124,7 @@ def test_neighbouring_cursors_of_every_type(
     project.run()
     insert(2, 6)
     assert synced() == {f"of_{name}": (1, 1, c) for name, (_, _, c) in CURSORS.items()}
-    insert(3, 6)  # at the cursor: the digest no longer holds
+    insert(3, 6)  # at the cursor, so the stored digest no longer matches
     insert(4, 7)
     assert synced() == {f"of_{name}": (2, 1, True) for name in CURSORS}
     insert(5, 8)
@@ -189,7 +192,7 @@ def test_a_cursor_set_back_by_hand_compares(
     _made(project, postgres_database, ["orders"])
     assert project.loader("state", "set", "shop.orders", "2025-01-01 00:00:03").code == 0
     postgres_database.execute(NEW.format("orders"))
-    assert synced() == {"orders": (3, 5, True)}  # without its mark, all are read
+    assert synced() == {"orders": (3, 5, True)}  # without its mark, the sync reads all rows
 
 
 def test_within_a_lookback_changes_are_found(

@@ -1,4 +1,4 @@
-"""Rows of PostgreSQL are read in binary where nothing is in between: the values are the same."""
+"""PostgreSQL values are the same whether the driver transfers them in binary or as text."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _VALUES = {
     "boolean[]": ("'{true,null}'",),
     "date[]": ("'{2025-01-01}'",),
 }
-"""Types, and values of each; a further row is null in all of them."""
+"""Values by type. In one more row, all values are null."""
 
 
 def test_values_in_binary_are_those_in_texts(project: Project, postgres_database: Database) -> None:
@@ -93,7 +93,7 @@ def test_values_in_binary_are_those_in_texts(project: Project, postgres_database
 def test_points_in_time_are_those_of_the_database(
     project: Project, postgres_database: Database
 ) -> None:
-    """Java counts days before 15 October 1582 by another calendar."""
+    """Before 15 October 1582, Java uses a different calendar."""
     times = (
         "0001-01-01 00:00:00+00",
         "0004-02-29 23:59:59.999999+00",

@@ -1,4 +1,4 @@
-"""A sync that finds only what it has read before reads no row of it; anything else it reads."""
+"""Rows at the stored cursor are reread only if they have changed since the last sync."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LAST = "id = 5"
 
 @pytest.fixture
 def orders(project: Project, postgres_database: Database) -> Database:
-    """Five rows, synced."""
+    """A table with five rows, synced once."""
     postgres_database.execute(*ROWS)
     _spec(project, postgres_database)
     project.run()
@@ -31,7 +31,7 @@ def _spec(project: Project, database: Database, **options: object) -> None:
 
 
 def _synced(project: Project) -> tuple[object, ...]:
-    """Syncs; returns status, rows appended and redelivered, and whether Spark had work."""
+    """Syncs; returns status, rows appended, rows redelivered, whether a Spark job ran."""
     jobs = _jobs(project)
     ran = project.run().table("shop.orders")
     return ran["status"], ran["appended"], ran["redelivered"], _jobs(project) > jobs
@@ -53,7 +53,7 @@ UNCHANGED = ("nothing new", 0, 1, False)
 def test_what_was_read_at_the_cursor_is_not_read_again(project: Project, orders: Database) -> None:
     before = project.state("shop.orders")
     assert _synced(project) == UNCHANGED
-    orders.execute(f"update orders set a = a where {LAST}")  # written, but not changed
+    orders.execute(f"update orders set a = a where {LAST}")  # written but equal
     assert _synced(project) == UNCHANGED
     assert project.state("shop.orders") == before
 
@@ -68,11 +68,11 @@ CHANGES: dict[str, tuple[str, tuple[object, ...]]] = {
     "padded": ("b = 'b '", ("a5", "b ")),
     "cleared": ("a = null, b = null", (None, None)),
 }
-"""By table: an update of its newest row, and what that row holds then."""
+"""By table: an update of its newest row, and the row's values after it."""
 
 
 def test_changes_at_the_very_cursor_are_read(project: Project, postgres_database: Database) -> None:
-    """A table for each change; all are synced together."""
+    """Each change has its own table; all tables are synced together."""
     for table in CHANGES:
         postgres_database.execute(*(row.replace("orders", table) for row in ROWS))
     options = {table: {"cursor_field": "at"} for table in CHANGES}
@@ -88,7 +88,7 @@ def test_changes_at_the_very_cursor_are_read(project: Project, postgres_database
             for table, of in reported.items()
         }
 
-    system_tables._tables.clear()  # as in a process that has just started
+    system_tables._tables.clear()  # as in a new process
     assert synced() == dict.fromkeys(CHANGES, UNCHANGED)
     for table, (change, _) in CHANGES.items():
         postgres_database.execute(f"update {table} set {change} where {LAST}")
@@ -127,7 +127,7 @@ def test_a_spec_that_reads_the_same_rows_otherwise_reads_them(
     assert _synced(project) == UNCHANGED
     orders.execute("alter table orders add column gone timestamptz")
     _spec(project, orders, deleted_field="gone")
-    assert _synced(project)[3]  # another schema: read once more
+    assert _synced(project)[3]  # the columns have changed, so the rows are read once
     orders.execute(f"update orders set gone = now() where {LAST}")
     assert _synced(project)[:2] == ("synced", 1)
     assert _newest(project, "_cq_deleted") == (True,)
@@ -190,7 +190,7 @@ def test_a_view_is_always_read(project: Project, postgres_database: Database) ->
     postgres_database.execute("create view orders as select * from kept")
     _spec(project, postgres_database)
     project.run()
-    # from five minutes below the cursor
+    # The default lookback of a view is five minutes.
     assert _synced(project) == ("nothing new", 0, 5, True)
 
 
@@ -213,7 +213,7 @@ def test_a_full_refresh_reads_everything_though_nothing_is_new(
 def test_what_was_not_read_does_not_count_as_read(
     project: Project, postgres_database: Database
 ) -> None:
-    # The cursor stays at the clock, below the first row that is wanted.
+    # The cursor is never later than the clock, so it is below initial_cursor.
     postgres_database.execute(
         ROWS[0],
         "insert into orders values (1, 'a', 'b', now() + interval '1 hour'), "

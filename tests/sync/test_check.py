@@ -1,4 +1,4 @@
-"""`loader check` diagnoses cursors."""
+"""`loader check` reports problems of cursors, such as missing indexes and future dates."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_what_is_wrong_with_a_cursor_is_seen_in_its_rows(
         "1 of 3 rows have no at: they are read at every sync; 1 row is dated in the future"
     )
     assert "1,500 rows share the highest day: every sync rereads them" in notes["seen"]
-    assert "share the highest" not in notes["coarse"]  # the database compares them
+    assert "share the highest" not in notes["coarse"]  # not reread: a digest is compared
     assert "a date cursor is coarse" in notes["coarse"]
 
 

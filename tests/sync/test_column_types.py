@@ -1,4 +1,4 @@
-"""`column_types`: each type of each database as text, and other types exactly or not at all."""
+"""`column_types` loads any type as a string, and other types exactly or not at all."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ODD: list[Type] = [
     ("time", "'24:00'", "", "24:00:00.000000"),
     ("int4multirange", "'{[1,3),[5,9)}'", "", "{[1,3),[5,9)}"),
 ]
-"""What no other column of the lake holds, and what is written in more than one way."""
+"""Values that only a string column can store, or that have several text forms."""
 ZERO: list[Type] = [
     ("date", "'0000-00-00'", "", "0000-00-00"),
     ("datetime(6)", "'2024-00-00 01:02:03.5'", "", "2024-00-00 01:02:03.500000"),
@@ -55,7 +55,7 @@ def _names(types: list[Type]) -> list[str]:
 
 
 def _as_texts(project: Project, types: list[Type]) -> list[str | None]:
-    """Runs with each column as text, compares with the source, and returns the row's texts."""
+    """Syncs each column as a string, reconciles, and returns the first row's texts."""
     ran = project.run()
     assert ran.warnings == []
     names = _names(types)
@@ -109,7 +109,7 @@ def test_every_type_of_mariadb_as_text(project: Project, mariadb_database: Datab
 def test_bytes_whose_text_mariadb_cannot_write_are_refused(
     project: Project, mariadb_database: Database
 ) -> None:
-    """It makes null of a text longer than max_allowed_packet: hex has two digits for a byte."""
+    """hex() has two digits per byte; MariaDB returns null if they exceed max_allowed_packet."""
     half = "(@@max_allowed_packet div 2 - 1)"
     mariadb_database.execute(
         "create table t (id int primary key, c int, b longblob, same blob)",
@@ -128,7 +128,7 @@ def test_bytes_whose_text_mariadb_cannot_write_are_refused(
 
 
 def test_every_type_of_derby_as_text(project: Project, execute: Execute, url: str) -> None:
-    types = [one for one in DERBY if "blob" not in one[0]]  # its driver writes no text of one
+    types = [one for one in DERBY if "blob" not in one[0]]  # the driver returns no text
     execute(define(types), *_insert(types))
     project.add("shop", "jdbc", ["t"], {"url": url, "table_options": _options(types)})
     found = _as_texts(project, types)
@@ -176,7 +176,7 @@ CAST = {
     "bytes": ("text", "binary", ("'é'",), ()),
     "same": ("bytea", "binary", (r"'\x4142'",), ()),
 }
-"""A type of PostgreSQL, what it is loaded as, values that fit, and some that do not."""
+"""By column: a PostgreSQL type, the type it is loaded as, values that fit, and others."""
 
 
 def test_other_types_hold_a_value_exactly_or_the_table_fails(
@@ -318,7 +318,7 @@ def test_a_change_of_the_types_is_a_change_of_the_columns_type(
 def test_a_char_is_what_the_database_compares(
     project: Project, request: pytest.FixtureRequest, kind: str
 ) -> None:
-    """Without padding, whether it is a value, of the key, the cursor, or in an array."""
+    """A `char(n)` is loaded without padding in keys, cursors and other columns."""
     if kind == "derby":
         run = request.getfixturevalue("execute")
         own = {"url": request.getfixturevalue("url")}
@@ -355,7 +355,7 @@ def test_a_char_is_what_the_database_compares(
         "insert into codes values ('c', 1)",
     )
     ran = project.run()
-    found = ran.table("shop.goods")["appended"]  # PostgreSQL knows which rows a transaction wrote
+    found = ran.table("shop.goods")["appended"]  # PostgreSQL's sweep also finds the update of mark
     assert ran.table("shop.codes")["appended"] == 1
     ran = project.loader("reconcile", "--repair", "--allow-deletes")
     events = {one["table"]: one for one in ran.events if one["event"] == "reconciled"}

@@ -1,4 +1,4 @@
-"""The option `columns`: excluded columns are never read, and a changed selection loses nothing."""
+"""`columns`: excluded columns are never read, and a changed selection loses no change."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LATEST = """
 
 
 def _select(project: Project, database: Database, columns: Any, **options: Any) -> Ran:
-    """Sets the option, and runs."""
+    """Sets the `columns` option and runs."""
     _set(project, database, columns, **options)
     return project.run()
 
@@ -57,7 +57,7 @@ def test_a_column_is_excluded_and_included(
 ) -> None:
     database = request.getfixturevalue(server)
     _create(database)
-    # A wildcard does not exclude the key.
+    # The wildcard i* does not exclude the key, id.
     ran = _select(project, database, {"exclude": ["ssn", "*_secret", "i*"]})
     assert ran.table("shop.people")["appended"] == 3, ran.text
     names = project.lake().frame("people").columns
@@ -72,7 +72,8 @@ def test_a_column_is_excluded_and_included(
         "update people set ssn = 'new', at = timestamp '2025-02-01 00:00:00' where id = 1"
     )
     ran = _select(project, database, ["name"])
-    assert ran.table("shop.people")["appended"] == 2  # and the row at the cursor, now without ssn
+    # Appended: id 1, and id 3, which was at the cursor and is now read without ssn.
+    assert ran.table("shop.people")["appended"] == 2
     assert _latest(project, "id", "name", "ssn") == [
         (1, "n1", None),
         (2, "n2", "s2"),
@@ -81,7 +82,7 @@ def test_a_column_is_excluded_and_included(
     [(changes,)] = project.rows("select max_by(schema_changes, batch) from raw._cq_syncs")
     assert changes.startswith("excluded ssn")
 
-    # What changed while the column was excluded is not missed.
+    # Changes made while the column was excluded are not missed.
     _select(project, database, ["name", "ssn"])
     assert _latest(project, "id", "ssn") == [(1, "new"), (2, "s2"), (3, "s3")]
     assert project.run().table("shop.people")["status"] == "nothing new"
@@ -137,7 +138,7 @@ def test_without_a_key(project: Project, postgres_database: Database) -> None:
 def test_without_a_key_and_empty_when_the_selection_changes(
     project: Project, postgres_database: Database
 ) -> None:
-    """The rows that come later begin a new generation, as they would have at once."""
+    """The rows that are inserted later start the new generation."""
     row = "insert into people values ('2025-01-01', 'a', '1')"
     postgres_database.execute("create table people (at timestamp, name text, ssn text)", row)
     _select(project, postgres_database, ["name", "ssn"])
@@ -160,7 +161,7 @@ MISTAKES: list[tuple[Any, str, int]] = [
     (["-ssn"], "{exclude: [ssn]}", 1),
     ({"name": "text"}, "Rename `columns` to `column_types`", 2),
 ]
-"""The option, a part of its error, and the exit code."""
+"""Values of the option, a part of each error, and the exit code."""
 
 
 def test_mistakes(project: Project, postgres_database: Database) -> None:
@@ -175,7 +176,7 @@ def test_mistakes(project: Project, postgres_database: Database) -> None:
 
 
 def test_any_selection_between_any_writes(project: Project, postgres_database: Database) -> None:
-    """Syncs three tables together, with different writes and selections."""
+    """Syncs three tables with random rows and selections; their latest rows equal the source."""
     tables, names = {f"people_{seed}": random.Random(seed) for seed in range(3)}, ["a", "b", "c"]
     for table in tables:
         postgres_database.execute(

@@ -1,4 +1,4 @@
-"""Every command's output, for people and for machines."""
+"""Commands print tables and messages for people, or JSON events for programs."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def _shop(project: Project, database: Database) -> None:
 
 
 def _text(project: Project, *arguments: str) -> tuple[int, str, str]:
-    """Returns exit code, stdout and stderr as a person gets them."""
+    """Returns exit code, stdout and stderr without `--log-format json`."""
     config = str(project.folder / "loader.yml")
     result = CliRunner().invoke(main, ["-c", config, *arguments])
     return result.exit_code, result.stdout, result.stderr
 
 
 def _cells(text: str) -> list[list[str]]:
-    """Returns the table's cells; columns are at least two spaces apart."""
+    """Splits a printed table into cells; columns are at least two spaces apart."""
     return [[c.strip() for c in line.split("  ") if c.strip()] for line in text.splitlines()]
 
 
@@ -83,7 +83,7 @@ def test_before_the_first_run(project: Project, postgres_database: Database) -> 
         ["shop.log", "incremental", "at", "2025-01-01", "1"],
         ["shop.orders", "incremental", "updated_at", "2025-01-02 10:00:00", "2"],
     ]
-    # and it wrote nothing, not even the tables of the loader
+    # The dry run wrote nothing, not even the tables of the loader.
     assert not project.rows("show namespaces") or project.schema not in {
         name for (name,) in project.rows("show namespaces")
     }
@@ -105,12 +105,13 @@ def test_a_run_and_what_is_seen_of_it(project: Project, postgres_database: Datab
     assert all(row == row.rstrip() for row in (head, *rows))
     lines = err.splitlines()
     assert "warning: shop.log: no primary key: a deduped_latest model needs a key" in lines
-    assert not [line for line in lines if line.startswith("shop.")]  # only slow tables have lines
+    # Progress is printed only for slow tables.
+    assert not [line for line in lines if line.startswith("shop.")]
 
     again = project.run()
     kinds = {event["event"] for event in again.events}
     assert kinds == {"phase", "warning", "table"}
-    assert all(json.loads(line) for line in again.text.splitlines())  # nothing but JSON
+    assert all(json.loads(line) for line in again.text.splitlines())
     assert again.table("shop.orders")["cursor"] == "2025-01-02 10:00:00"
 
     assert _text(project, "--quiet", "run") == (0, "", "")
@@ -152,7 +153,7 @@ def test_state_by_hand(project: Project, postgres_database: Database) -> None:
     assert _text(project, "state", "set", name, "2025-01-01")[1] == (
         "shop.orders: cursor 2025-01-01 00:00:00 (version 3)\n"
     )
-    # rows that are read again are recognised, and the cursor follows
+    # The rows are read again, but not appended again, and the cursor advances.
     ran = project.run().table(name)
     assert (ran["status"], ran["redelivered"]) == ("nothing new", 2)
     assert project.state(name)["cursor"] == "2025-01-02 10:00:00"
@@ -196,8 +197,8 @@ def test_state_by_hand(project: Project, postgres_database: Database) -> None:
             "table shop.orders: another run holds this table. "
             "It was skipped; run again after the other run has finished"
         ]
-        [seen] = project.loader("status").events  # the cursor is that of the last sync
+        [seen] = project.loader("status").events  # the cursor is the one of the last sync
         assert (seen["last_attempt"], seen["cursor"]) == ("locked", "2025-01-02 10:00:00")
         for asked, code in (("--fail-if-failing", 0), ("--fail-if-stale=1h", 0)):
-            assert project.loader("status", asked).code == code  # somebody else syncs it
+            assert project.loader("status", asked).code == code  # another run is syncing the table
         assert project.loader("status", "--fail-if-stale", "1ms").code == 2

@@ -1,4 +1,4 @@
-"""A read of everything is complete, even if the source changes during it."""
+"""A first load or full refresh is complete even if the source changes during the read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.sync.project import Project
 
 @dataclass(frozen=True)
 class At:
-    """Does something when a table reaches a step."""
+    """Calls a function when a table reaches a step."""
 
     step: str
     act: Callable[[], None]
@@ -31,7 +31,7 @@ class At:
 
 
 def _run(project: Project, act: Callable[[], None], full_refresh: bool) -> int:
-    """Runs while something happens between bounds and read; returns the rows that it appends."""
+    """Runs, calling `act` after the bounds are read and before the rows; counts appended rows."""
     pipeline = Pipeline(load_spec(project.folder / "loader.yml"), project.spark)
     watch = Watch(steps=At("windowed", act))
     [outcome] = run_tables(pipeline, watch, (), full_refresh, None)
@@ -52,7 +52,7 @@ def test_rows_that_are_updated_between_bounds_and_read(project: Project, shop: S
     for full_refresh, number in ((False, 101), (True, 102)):
         before = {False: 39, True: 101}[full_refresh]
         assert _run(project, update(number), full_refresh) == 40
-        # the row comes again with the next window, and is recognised
+        # The cursor is below the updated row; the next sync rereads the row without appending it.
         assert project.state("shop.orders")["cursor"] == str(before)
         ran = project.run().table("shop.orders")
         assert (ran["appended"], ran["cursor"]) == (0, str(number))

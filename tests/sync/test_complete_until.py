@@ -1,4 +1,4 @@
-"""`complete_until` is never later than the first commit that raw lacks."""
+"""`complete_until` is never later than the first write that is missing from the raw table."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ $$ begin new.written := clock_timestamp(); return new; end $$;
 create trigger note before insert on {table} for each row execute procedure note_{table}();
 insert into {table} (at) values (now())
 """
-"""A table in which a trigger records the time of each write, which is before its commit."""
+"""Creates a table in which a trigger records the time of each write (before its commit)."""
 
 
 @contextmanager
 def _writers(database: Database, tables: list[str], count: int) -> Iterator[None]:
-    """Runs sessions that insert rows with all kinds of cursors in transactions of many lengths."""
+    """Runs sessions that insert rows with various cursors, in transactions of various lengths."""
     ended = threading.Event()
 
     def write(seed: int) -> None:
@@ -143,7 +143,7 @@ def test_runs_hold_it_back_until_the_table_is_swept(
 
 
 def _complete_until(project: Project, table: str = "t") -> dt.datetime | None:
-    """Syncs; returns the time that is recorded for the table."""
+    """Syncs; returns the table's `complete_until`."""
     text = project.run().table(f"shop.{table}")["complete_until"]
     return dt.datetime.fromisoformat(text) if text else None
 

@@ -1,4 +1,4 @@
-"""Connections that are used again: what ends them, and how they are replaced."""
+"""Database connections are reused, and replaced if the server has ended them."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def _source(project: Project, database: Database) -> JdbcSource:
 
 
 def _end(connection: Connection, database: Database) -> str | None:
-    """Ends a connection's session, at the server; returns the session's number."""
+    """Terminates a connection's session on the server; returns the session's process id."""
     [(pid,)] = connection.rows(_PID)
     database.query(f"select pg_terminate_backend({pid}, 5000)")
     return pid
 
 
 def _end_idle(database: Database) -> None:
-    """Ends all sessions of a database that wait for a question, but not what holds a snapshot."""
+    """Terminates all idle sessions of a database except the one that holds a snapshot."""
     database.query(
         "select pg_terminate_backend(pid, 5000) from pg_stat_activity "
         "where datname = current_database() and pid <> pg_backend_pid() "
@@ -53,7 +53,7 @@ def test_a_connection_that_was_ended_in_its_transaction_is_not_used_again(
             [(fresh,)] = connection.rows(_PID)
             with connection.transaction():
                 connection.execute("set statement_timeout = 9000")
-        with source.lend_connection() as connection:  # as it was before the transaction
+        with source.lend_connection() as connection:  # the settings were restored
             assert connection.rows(_PID) == [(fresh,)]
             assert connection.rows("show statement_timeout") == [("0",)]
             assert connection.java.getAutoCommit()
@@ -63,7 +63,7 @@ def test_a_connection_that_was_ended_in_its_transaction_is_not_used_again(
 def test_a_connection_that_was_ended_while_it_lay_idle_is_replaced(
     project: Project, postgres_database: Database
 ) -> None:
-    """Whatever is asked first: nothing was done on it, so nothing is lost."""
+    """Every kind of request succeeds on the new connection."""
     postgres_database.execute("create table t (id int primary key)", "insert into t values (1)")
     source = _source(project, postgres_database)
     with source.reuse_connections():
@@ -85,7 +85,7 @@ def test_a_connection_that_was_ended_while_it_lay_idle_is_replaced(
 def test_a_connection_that_dies_between_two_questions_says_so_and_is_not_used_again(
     project: Project, postgres_database: Database
 ) -> None:
-    """Who asks may take an error for an answer: there are servers that lack what was asked for."""
+    """The error must be raised: some callers interpret errors as a missing server feature."""
     source = _source(project, postgres_database)
     with source.reuse_connections():
         with source.lend_connection() as connection, suppress(DatabaseError):
@@ -98,7 +98,7 @@ def test_a_connection_that_dies_between_two_questions_says_so_and_is_not_used_ag
                 read_activity(connection)
         with source.lend_connection() as connection:
             _end(connection, postgres_database)
-            with pytest.raises(DatabaseError):  # and nothing of Java's
+            with pytest.raises(DatabaseError):  # instead of a Java exception
                 connection.default_namespace("Schema")
             with pytest.raises(DatabaseError), connection.transaction():
                 connection.execute("select 1")
@@ -160,7 +160,7 @@ def test_a_signal_ends_what_waits_for_a_locked_table_of_mariadb(
 def test_a_server_that_cannot_keep_a_silent_connection_alive_is_read_all_the_same(
     project: Project, postgres_database: Database
 ) -> None:
-    """Some speak PostgreSQL's protocol, and lack this setting: a function stands for them."""
+    """Simulates a server that speaks PostgreSQL's protocol but lacks the keepalive settings."""
     role = f"{postgres_database.name}_role"
     postgres_database.execute(
         "create schema lacks",
@@ -182,7 +182,7 @@ def test_a_server_that_cannot_keep_a_silent_connection_alive_is_read_all_the_sam
 def test_servers_before_version_13_tell_the_same_horizon(
     project: Project, postgres_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By functions of other names, which later versions have, too."""
+    """Versions before 13 have functions with other names, which later versions still have."""
     source = _source(project, postgres_database)
     with source.connect() as connection, connection.transaction():
         connection.execute("set transaction isolation level repeatable read")
@@ -207,4 +207,4 @@ def test_discover_uses_its_connections_again(
     project.jdbc(postgres_database, ["*"])
     ran = project.loader("discover")
     assert sum(event["event"] == "table" for event in ran.events) == 8, ran.text
-    assert len(opened) < 9  # one or two for each table would be more
+    assert len(opened) < 9  # one connection per table would be more

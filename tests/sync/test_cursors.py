@@ -1,4 +1,4 @@
-"""Cursor values keep their exact text, whatever their type and time zone."""
+"""Stored cursors keep their exact text, for every type and time zone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.services import Database
 from tests.sync.project import Project
 
 Kind = tuple[str, list[str], str]
-# type, values in ascending order, the text that the state must hold afterwards
+# The type, values in ascending order, and the cursor that the state must contain afterwards.
 POSTGRES: list[Kind] = [
     ("bigint", ["1", "9007199254740993"], "9007199254740993"),
     (
@@ -46,7 +46,7 @@ MARIADB: list[Kind] = [
         ["'2024-03-10 02:30:00'", "'2024-11-03 01:30:00.000001'"],
         "2024-11-03 01:30:00.000001",
     ),
-    # the server's sessions are at +05:00, the loader's in UTC
+    # The server's sessions use the time zone +05:00, the loader's use UTC.
     (
         "timestamp(6)",
         ["'2024-03-10 02:30:00'", "'2024-11-03 06:30:00.999999'"],
@@ -56,7 +56,7 @@ MARIADB: list[Kind] = [
 
 
 def _keep_their_text(project: Project, database: Database, kinds: list[Kind]) -> None:
-    """A table for each type of cursor, all in the same three syncs."""
+    """Syncs a table for each cursor type three times, and checks rows and stored cursors."""
     tables = {f"t{number}": kind for number, kind in enumerate(kinds)}
 
     def each(status: str) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def _keep_their_text(project: Project, database: Database, kinds: list[Kind]) ->
     project.jdbc(database, [*tables], table_options=options)
     first = {kind: one["appended"] for kind, one in each("synced").items()}
     assert first == {kind: len(values) for kind, values, _ in kinds}
-    # the boundary row changes, its cursor does not; another comes with the same cursor
+    # The row at the cursor changes, but not its cursor; a new row has the same cursor.
     for table, (_, values, _) in tables.items():
         top = f"(select c from (select max(c) as c from {table}) as m)"
         database.execute(
@@ -141,7 +141,7 @@ def test_a_row_dated_in_the_future_is_loaded_warned_of_and_blinds_nothing(
 def test_the_clock_of_columns_without_zone_is_the_databases_own_or_the_specs(
     project: Project, postgres_database: Database, told_by: str
 ) -> None:
-    # New York is behind UTC: a row one hour ahead of its wall clock is in UTC's past.
+    # A row one hour ahead of New York's clock is in the future there, but in the past in UTC.
     postgres_database.execute(
         "create table t (id int primary key, c timestamp)",
         "insert into t values (1, localtimestamp), (2, localtimestamp + interval '1 hour')",

@@ -1,4 +1,4 @@
-"""Derby, which comes with Spark, through the same connector as any other database."""
+"""Derby, which comes with Spark, is read by the same connector as any other database."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def url(tmp_path: Path) -> str:
 
 @pytest.fixture
 def execute(spark: SparkSession, url: str) -> Iterator[Execute]:
-    """Runs statements in a new database, through the JVM that holds it."""
+    """Runs statements in a new database, in Spark's JVM."""
     manager: Any = spark._jvm.java.sql.DriverManager  # type: ignore[union-attr]
     connection = manager.getConnection(f"{url};create=true")
 
@@ -35,7 +35,7 @@ def execute(spark: SparkSession, url: str) -> Iterator[Execute]:
 
     yield run
     connection.close()
-    with pytest.raises(Py4JJavaError, match="shutdown"):  # that is how Derby reports success
+    with pytest.raises(Py4JJavaError, match="shutdown"):  # Derby reports success with this error
         manager.getConnection(f"{url};shutdown=true")
 
 
@@ -64,7 +64,7 @@ def test_folded_names_ties_and_the_boundary(project: Project, execute: Execute, 
     assert (again["status"], again["redelivered"]) == ("nothing new", 2)
     assert project.snapshots("orders") == snapshots
 
-    # an update that leaves the cursor alone, a new row with the same cursor, a delete
+    # An update without a new cursor, a new row with the same cursor, and a delete.
     execute(
         "update orders set note = 'B' where order_id = 2",
         "insert into orders values (4, 'd', 4, timestamp('2025-01-02 00:00:00.123456'), 'w')",
@@ -79,7 +79,7 @@ def test_folded_names_ties_and_the_boundary(project: Project, execute: Execute, 
 def test_one_sync_and_one_build_of_everything(
     project: Project, execute: Execute, url: str, tmp_path: Path
 ) -> None:
-    """The fast lane's test of the whole: loader, codegen, snapshot and proofs, twice."""
+    """Runs the loader, codegen, and a dbt build with all tests, twice: the fast end-to-end test."""
     execute(
         "create table orders (id int primary key, note varchar(20), changed timestamp)",
         "insert into orders values (1, 'a', timestamp('2025-01-01 00:00:00')), "

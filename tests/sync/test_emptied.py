@@ -1,4 +1,4 @@
-"""No row is lost if a table is emptied after its rows were counted, and then filled again."""
+"""No row is missed if a table is emptied after its rows were counted, and then refilled."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TABLES = [f"{key}_{type_}" for key in ("keyed", "keyless") for type_ in VALUES]
 KEPT = dict.fromkeys(TABLES, 0) | dict.fromkeys(
     ("keyed_int", "keyed_date", "keyless_timestamp", "keyless_varchar"), 15
 )
-"""How many rows the first read finds: none and some, for each type, with and without a key."""
+"""By table, how many rows the first read finds: 0 or 15, for each type, keyed and keyless."""
 
 
 def _create(table: str) -> str:
@@ -50,7 +50,7 @@ def _insert(table: str, first: int, last: int) -> str:
     indirect=["shop"],
 )
 def test_a_table_that_is_rebuilt_while_it_is_read(project: Project, shop: Shop, sync: str) -> None:
-    """A run finds the table empty, or partly filled. A later run loads the other rows."""
+    """The first run reads an empty or partly filled table; a later run loads the other rows."""
     shop.execute(*map(_create, TABLES))
     shop.configure(project, TABLES, cursor_field="c")
     before = 0 if sync == "first load" else 10
@@ -86,7 +86,7 @@ def test_a_table_that_is_rebuilt_while_it_is_read(project: Project, shop: Shop, 
 
 
 class Crash(BaseException):
-    """The process ends here."""
+    """Stands for the death of the process."""
 
 
 @pytest.mark.parametrize("shop", ["mariadb"], indirect=True)

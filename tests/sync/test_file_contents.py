@@ -1,4 +1,4 @@
-"""The `file` connector: what files hold is read as it is meant, or refused with one clear error."""
+"""The content of files is read exactly, or the table fails with one clear error."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _files(project: Project, form: str, **tables: dict[str, object]) -> None:
 
 
 def _told(ran: Ran) -> dict[str, str]:
-    """Returns what is said of each table that failed, with the remedy."""
+    """Returns the error and remedy of each failed table, by table."""
     errors = [event for event in ran.events if event["event"] == "error"]
     named = [event["where"].removeprefix("table ").split()[0].strip(",") for event in errors]
     return {
@@ -84,7 +84,7 @@ def test_a_json_number_is_never_rounded(project: Project) -> None:
 
 
 def test_lines_have_a_limit(project: Project) -> None:
-    """Spark's reader of lines leaves out longer ones; without its limit Java runs out of memory."""
+    """Spark's line reader silently drops longer lines; without a limit, Java runs out of memory."""
     data = project.folder / "data"
     limit = 2000
     longest, longer = b"x" * (limit - 2), b"x" * (limit - 1)
@@ -133,7 +133,7 @@ def test_lines_have_a_limit(project: Project) -> None:
         ("2", 1),
         ("3", limit - 2),
     ]
-    # a longer line is read once it is allowed
+    # With a higher limit, the same line is read.
     project.add("drop", "file", ["declared"], {**own, "line_limit": limit + 100})
     project.run()
     assert project.rows("select max(length(v)) from raw.declared") == [(limit - 1,)]
@@ -262,7 +262,7 @@ def test_what_would_be_misread_is_refused(project: Project) -> None:
     _write(data / "blank" / "1.json", '{"id":1,"o":"","p":["","\\"\\":",":"]}\n')
     _write(data / "braces" / "1{2}[3].csv", 'id,v\n1,"a\nb"\n')
     _write(data / "braces_json" / "1{2}[3].json", '{"id":1,\n"v":2}')
-    # No columns of theirs: an empty object, a map's keys, and text that is JSON itself.
+    # These keys are not columns: in an empty object, in a map, and in text that is itself JSON.
     _write(data / "empty" / "1.json", '{"id":1,"o":{"ID":{}}}\n')
     page = '<a href=\\"x\\">' * 3000
     kept = '{"id":1,"type":{"Type":"' + page + '"},"m":{"Id":"5"}}\n'
@@ -347,7 +347,7 @@ def test_json_keys_are_checked_by_an_expression_that_does_not_grow(spark: SparkS
 
 
 def _deep(leaf: str) -> str:
-    """Returns the type of objects within each other, 35 of them around one with a field `a`."""
+    """Returns the type of 35 nested objects, the innermost of which contains a field `a`."""
     return "struct<o:" * 35 + f"struct<a:{leaf}>" + ">" * 35
 
 

@@ -1,7 +1,7 @@
-"""Whatever happens to files between syncs, the newest row of each key is in the lake.
+"""After any sequence of changes to files, the lake contains the newest row of each key.
 
 Files are added, replaced, appended to, moved in with an older time, touched and deleted, and a run
-dies before its state is stored. A row is as new as the time of the file that it was read from.
+dies before its state is stored. A row is as new as the file that it was read from.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Death(Exception):
 
 @dataclass
 class Folder:
-    """A table's files, and the rows that its syncs had to find.
+    """A table's files, and the rows that its syncs must have found.
 
     Attributes:
-        rows: by key, when its newest row was written (time, sync) and its value.
-        clock: the newest time that a file was given.
+        rows: by key, the newest row: its version (time of the file, sync) and its value.
+        clock: the newest modification time of any file so far.
     """
 
     path: Path
@@ -44,7 +44,7 @@ class Folder:
     rows: dict[int, tuple[tuple[int, int], str]] = field(default_factory=dict)
 
     def change(self) -> list[str]:
-        """Does a few random things; returns what."""
+        """Makes up to three random changes; returns their names."""
         done = []
         for _ in range(self.chance.randint(0, 3)):
             events = [self.add, self.add_late, self.add_beside, self.replace, self.append]
@@ -55,7 +55,7 @@ class Folder:
         return done
 
     def note(self, sync: int) -> None:
-        """Notes what a sync had to find: all rows of the files as they are now."""
+        """Records the rows that a sync must find: all rows of the current files."""
         for name, rows in self.files.items():
             at = (self.times[name], sync)
             for key, value in rows.items():
@@ -63,32 +63,32 @@ class Folder:
                     self.rows[key] = at, value
 
     def add(self) -> None:
-        """Adds a file that is newer than all others; keys of others may be in it."""
+        """Adds a file that is newer than all others; it may repeat keys of other files."""
         keys = [self.chance.randint(1, 12) for _ in range(self.chance.randint(1, 4))]
         self._write(self._name(), {key: self._value() for key in keys}, self._later())
 
     def add_late(self) -> None:
-        """Moves in a file that is older than the newest."""
+        """Adds a file whose time is older than the newest file's."""
         self.clock += 1
         self._write(self._name(), self._own_rows(), self.clock - self.chance.randint(1, 50))
 
     def add_beside(self) -> None:
-        """Adds a file of the same time as the newest."""
+        """Adds a file with the same time as the newest file."""
         self._write(self._name(), self._own_rows(), self.clock)
 
     def replace(self) -> None:
-        """Writes other values into a file, of the same size."""
+        """Replaces the values in a file without changing its size."""
         name = self._any()
         self._write(name, {key: self._value() for key in self.files[name]}, self._later())
 
     def replace_beside(self) -> None:
-        """Adds rows to a file and leaves it the newest time."""
+        """Adds rows to a file that has the newest time, and keeps this time."""
         name = self._any()
         if self.times[name] == self.clock:
             self._write(name, {**self.files[name], **self._own_rows()}, self.clock)
 
     def append(self) -> None:
-        """Adds rows to a file."""
+        """Adds rows to a file, which gets a new time."""
         name = self._any()
         self._write(name, {**self.files[name], **self._own_rows()}, self._later())
 
@@ -98,7 +98,7 @@ class Folder:
         self._write(name, self.files[name], self._later())
 
     def delete(self) -> None:
-        """Deletes a file, but not the last; its rows stay in the lake."""
+        """Deletes a file unless it is the only one; its rows stay in the lake."""
         if len(self.files) < 2:
             return
         name = self._any()
@@ -113,7 +113,7 @@ class Folder:
         return f"{self.number}.txt"
 
     def _own_rows(self) -> dict[int, str]:
-        """Rows of keys that no other file has, as files of one time are in no order."""
+        """Returns rows with new keys, because files with the same time have no order."""
         self.number += 1
         return {100 * self.number + n: self._value() for n in range(self.chance.randint(1, 2))}
 

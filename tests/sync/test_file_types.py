@@ -1,4 +1,4 @@
-"""Every type of files: the type that it is read as, and a value; the same on each line of Spark."""
+"""Each type in Parquet, JSON and CSV files is read as the same type by all Spark versions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.sync.project import Project
 AT = dt.datetime(2024, 1, 2, 3, 4, 5, 123456)
 SHOWN = "2024-01-02 03:04:05.123456"
 Type = tuple[pa.Array, str, str]
-"""A value as Parquet has it, the type that it is read as, and what raw has, as text."""
+"""A value in Parquet, the type that it is read as, and the text of the value in the raw table."""
 
 PARQUET: dict[str, Type] = {
     "i8": (pa.array([-7], pa.int8()), "tinyint", "-7"),
@@ -97,7 +97,7 @@ TEXTS: list[tuple[str, str, str | None]] = [
     ("string", " b ", " b "),
     ("string", "", None),
 ]
-"""Types that the spec declares, texts in a CSV file, and what raw has."""
+"""Types that the spec declares, texts in a CSV file, and texts of the values in the raw table."""
 
 
 def test_types_of_files(project: Project) -> None:
@@ -135,7 +135,7 @@ def test_types_of_files(project: Project) -> None:
 
 
 def _types(project: Project, table: str, names: list[str]) -> dict[str, tuple[str, str | None]]:
-    """Returns the type that each column is read as, and its value in raw, as text."""
+    """Returns each column's type and the text of its value in the raw table."""
     reported = dict(project.rows(f"show tblproperties raw.{table}"))[PROPERTY]
     read = SourceSchema.parse(reported, table).columns
     texts = [f"cast(`{name}` as string) as `{name}`" for name in names]
@@ -144,7 +144,7 @@ def _types(project: Project, table: str, names: list[str]) -> dict[str, tuple[st
 
 
 def test_types_of_some_columns(project: Project) -> None:
-    """The others keep theirs; what a type does not hold fails the table, whatever the format."""
+    """Other columns keep their types; in each format, a value that does not fit fails the table."""
     data = project.folder / "data"
     data.mkdir()
     rows: dict[str, dict[str, object]] = {
@@ -183,7 +183,7 @@ def test_types_of_some_columns(project: Project) -> None:
             expected["code"] = ("int", "7")
             expected["flag"] = ("string", "True") if form == "csv" else ("boolean", "true")
         if form in ("parquet", "json"):
-            # Spark 4 keeps the text of JSON as it is; 3.5 writes it again, without blanks.
+            # Spark 4 keeps the text of nested JSON; Spark 3.5 rewrites it without spaces.
             exact = form == "json" and not pyspark.__version__.startswith("3.")
             expected["list"] = ("string", "[1, 2]" if exact else "[1,2]")
         assert _types(project, f"fits_{form}", list(expected)) == expected, form

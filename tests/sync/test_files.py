@@ -1,4 +1,4 @@
-"""The `file` connector: the cursor is the modification time, or a column."""
+"""The `file` connector finds new and changed files; the cursor is the file time or a column."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def test_a_csv_is_read_when_it_is_new_or_written_again(project: Project) -> None
     again = project.run().table("drop.orders")
     assert (again["status"], again["redelivered"]) == ("nothing new", 0)
 
-    # a later file: ordered by modification time, whatever its name; the last row of a key wins
+    # Newer files are read in the order of their times, not of their names.
     _write(folder / "a.csv", "id,name\n3,x\n3,y\n3,z\n", 2)
     _write(folder / "c.csv", "id,name\n3,w\n", 1)
     assert project.run().table("drop.orders")["appended"] == 4
     assert _raw(project, "id, name")[2:] == [(3, "w", 2), (3, "x", 2), (3, "y", 2), (3, "z", 2)]
 
-    # the same time: it shares the cursor; written again: all its rows have a new time
+    # A new file whose time equals the cursor is read; a rewritten file is read completely.
     _write(folder / "d.csv", "id,name\n4,tie\n", 2)
     assert project.run().table("drop.orders")["appended"] == 1
     _write(folder / "b.csv", "id,name\n1,second\n2,first\n", 3)
@@ -91,7 +91,7 @@ def test_a_column_as_cursor_in_json_with_maps_and_structs(project: Project) -> N
         (1, {"a": "1", "b": "2"}, [1], 1),
         (2, {}, None, 1),
     ]
-    # the map is the same in another order; another row really changes
+    # A second file repeats the row at the cursor and adds one whose map has another key order.
     rows = [
         {"id": 2, "at": "2025-01-02 10:00:00", "tags": {}, "who": None},
         {"id": 3, "at": "2025-01-02 10:00:00", "tags": {"b": "2", "a": "1"}, "who": {"n": []}},
@@ -128,7 +128,7 @@ def test_parquet_and_a_single_file_and_a_glob(project: Project) -> None:
 
 
 def test_names_that_look_like_patterns_are_names(project: Project) -> None:
-    """A browser's second download, beside a file that its name would match."""
+    """A name such as a browser's second download, report[1].csv, is not used as a glob pattern."""
     folder = project.folder / "data"
     for name, number in (("report[1].csv", 1), ("report1.csv", 2), ("a{b,c}/x.csv", 3)):
         _write(folder / name, f"id\n{number}\n", 0)
@@ -139,7 +139,7 @@ def test_names_that_look_like_patterns_are_names(project: Project) -> None:
 
 
 def test_what_a_file_dropper_must_not_bring_in(project: Project, tmp_path: Path) -> None:
-    """Links that leave the folder, what is no file, and names that Java leaves out."""
+    """Rejects links to paths outside the folder, non-files, and names that Java cannot decode."""
     data = project.folder / "data"
     secret = _write(tmp_path / "outside" / "secret.csv", "id\nsesame\n", 0)
     secret.chmod(0o600)
@@ -152,8 +152,8 @@ def test_what_a_file_dropper_must_not_bring_in(project: Project, tmp_path: Path)
     (data / "deep" / "more").mkdir()
     (data / "deep" / "more" / "2.csv").symlink_to("../../../outside/secret.csv")
     (data / "loop" / "latest").symlink_to(".")
-    (data / "summary" / "_metadata_x").symlink_to(secret.parent)  # Spark reads this one
-    (data / "chosen" / "more").symlink_to(secret.parent)  # a pattern is for files
+    (data / "summary" / "_metadata_x").symlink_to(secret.parent)  # Spark does not ignore it
+    (data / "chosen" / "more").symlink_to(secret.parent)  # the filter applies only to files
     (data / "nowhere" / "2.csv").symlink_to("3.csv")
     os.mkfifo(data / "pipe" / "2.csv")
     with socket.socket(socket.AF_UNIX) as bound:
@@ -162,7 +162,7 @@ def test_what_a_file_dropper_must_not_bring_in(project: Project, tmp_path: Path)
     latin = os.fsencode(data) + b"/latin/caf\xe9.csv"
     Path(os.fsdecode(latin)).write_text("id\n2\n")
     Path(os.fsdecode(os.fsencode(data) + b"/gr\xfcn.csv")).write_text("id\n2\n")
-    # within the folder, hidden, or not chosen: no reason to refuse the table
+    # These are accepted: a link within the folder, hidden files, and files outside the filter.
     (data / "orders" / "2.csv").symlink_to("../other/1.csv")
     (data / "orders" / "_2.csv").symlink_to(secret)
     (data / "orders" / "new.txt").symlink_to(secret)
@@ -197,7 +197,7 @@ def test_what_a_file_dropper_must_not_bring_in(project: Project, tmp_path: Path)
     assert set(reported) == {*wrong, "gr\\xfcn"}
     assert "sesame" not in ran.text
 
-    # the spec trusts whoever writes the links; or it names the other folder itself
+    # follow_links accepts such links; a table's path may also name the other folder itself.
     own = {"path": "data", "format": "csv", "follow_links": True}
     project.add("drop", "file", ["linked", "deep"], own)
     project.add("named", "file", ["above"], {**own, "table_options": {}, "follow_links": False})
@@ -263,7 +263,7 @@ def test_columns_of_csv_files_are_matched_by_name(project: Project) -> None:
     project.run()
     assert _raw(project, "id, name") == [(1, "one", 1), (2, "two", 1)]
 
-    # one more column in the middle, a nested folder, compression and a byte order mark
+    # A new column in the middle, a nested folder, compression, and a byte order mark.
     _write(folder / "2025" / "c.csv", "name,price,id\nthree,3.5,3\n", 2)
     packed = _write(folder / "d.csv.gz", "", 2)
     packed.write_bytes(gzip.compress("\ufeff\nid,name\n4,four\n".encode()))
@@ -291,7 +291,7 @@ def test_files_that_the_state_holds_are_not_opened_again(project: Project) -> No
     project.run()
     project.run()
 
-    # If one was opened, its table would fail: same paths, sizes and times, and no such format.
+    # Paths, sizes and times stay the same, but the content is invalid: opening it would fail.
     for form, content in contents.items():
         for number, day in enumerate((0, 1, 1)):
             _bytes(data / form / f"{number}.{form}", b"\xff" * len(content), day)
@@ -300,7 +300,7 @@ def test_files_that_the_state_holds_are_not_opened_again(project: Project) -> No
         entry = ran.table(f"drop.{form}")
         assert (entry["status"], entry["redelivered"]) == ("nothing new", 0), form
 
-    # of the same time, but of another size: its content counts
+    # A file with the same time but a different size is read.
     for form, content in contents.items():
         for number, day in enumerate((0, 1, 1)):
             _bytes(data / form / f"{number}.{form}", content, day)
@@ -311,7 +311,7 @@ def test_files_that_the_state_holds_are_not_opened_again(project: Project) -> No
         assert ran.table(f"drop.{form}")["appended"] >= appended, form
     for form in ("csv", "json"):
         assert ("changed",) in project.rows(f"select v from raw.{form}"), form
-    # a further one of the same time
+    # Another new file with the same time is read.
     _write(data / "csv" / "3.csv", "id,v\n7,new\n", 1)
     project.run()
     assert project.rows("select v from raw.csv where id = '7'") == [("new",)]
@@ -320,7 +320,7 @@ def test_files_that_the_state_holds_are_not_opened_again(project: Project) -> No
 def test_a_file_that_was_just_written_is_opened_again(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may be replaced by one of the same size within one tick of its file system's clock."""
+    """A file of the same size may replace it within one tick of the file system's clock."""
     file = _write(project.folder / "data" / "orders" / "1.csv", "id,v\n1,a\n", 0)
     _files(project, "csv", orders={"primary_key": "id"})
     for seconds, value in (("01.9", "a"), ("02.0", "b"), ("09.0", "c")):
@@ -328,14 +328,14 @@ def test_a_file_that_was_just_written_is_opened_again(
         monkeypatch.setattr("loader.sources.file.snapshot.read_clock", lambda _, now=clock: now)
         _write(file, f"id,v\n1,{value}\n", 0)
         project.run()
-    # the last one came when its file was known to be as it is
+    # "c" is not read, because the second listing was two seconds after the file's time.
     assert project.rows("select v from raw.orders order by _cq_batch") == [("a",), ("b",)]
 
 
 def test_rows_are_numbered_in_the_order_in_which_they_were_written(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Spark reads large blocks first, several at a time: of one file, or of small ones."""
+    """Spark reads large splits first and in parallel, whether of one file or of several files."""
     session = spark.newSession()
     session.conf.set("spark.sql.files.maxPartitionBytes", "200")
     session.conf.set("spark.sql.files.openCostInBytes", "40")
@@ -422,11 +422,11 @@ def test_files_that_do_not_fit_are_refused(project: Project) -> None:
     assert set(reported) == {"drop.bare", "drop.half", "drop.cut", "other", "drop.stray"}
     assert ran.code == 1
 
-    # the spec's reader options apply
+    # With these reader options, the same files are read.
     tables["bare"]["options"] = {"header": "false", "MODE": "PERMISSIVE"}
     tables["other"]["options"] = {"enforceSchema": "true"}
     tables["stray"]["options"] = {"recursiveFileLookup": "true"}
-    # a header with two lines
+    # A column name that contains a line break.
     _write(data / "lines" / "1.csv", '"a\nb",id\nx,1\n', 0)
     _write(data / "lines" / "2.csv", 'id,"a\nb"\n2,y\n', 0)
     tables["lines"] = {"options": {"multiLine": "true"}, "column_types": "id int"}
@@ -446,7 +446,7 @@ def test_bounds_and_rows_are_of_the_files_that_the_options_choose(project: Proje
     _files(project, "csv", orders={"primary_key": "id", "options": options})
     first = project.run().table("drop.orders")
     assert (first["appended"], first["cursor"]) == (1, "2025-01-01 00:00:00")
-    # not the folders below, as the spec says so
+    # With recursiveFileLookup: false, files in subfolders are not read.
     options = {"pathGlobFilter": "*.csv", "recursiveFileLookup": "false"}
     _files(project, "csv", orders={"primary_key": "id", "options": options})
     _write(folder / "d.csv", "id\n4\n", 1)
@@ -469,14 +469,14 @@ def test_a_file_that_is_moved_in_with_an_older_time(project: Project) -> None:
     ran = project.run().table("drop.orders")
     assert (ran["appended"], ran["redelivered"]) == (2, 0)
     assert project.state("drop.orders")["cursor"] == "2025-01-09 00:00:00"
-    # an archived file, one without rows: nothing to append, and they are not looked at again
+    # A deleted file and one without rows append nothing, and are not checked again.
     (folder / "a.csv").unlink()
     _write(folder / "none.csv", "id,name\n", 7)
     assert project.run().table("drop.orders")["appended"] == 0
     mark = project.state("drop.orders")["mark"]
     assert project.run().table("drop.orders")["appended"] == 0
     assert (mark["files"], project.state("drop.orders")["mark"]) == (3, mark)
-    # a file replaced by an older one; and one that comes together with a newer one
+    # A file is replaced by an older one; an older file arrives together with a newer one.
     _write(folder / "c.csv", "id,name\n3,older\n", 4)
     _write(folder / "d.csv", "id,name\n4,d\n", 7)
     _write(folder / "e.csv", "id,name\n5,e\n", 9)
@@ -490,7 +490,7 @@ def test_a_file_that_is_moved_in_with_an_older_time(project: Project) -> None:
         ("4", "d"),
         ("5", "e"),
     ]
-    # the next sync begins at the cursor that somebody sets
+    # After `state set`, the next sync starts at this cursor.
     project.loader("state", "set", "drop.orders", "2025-01-21")
     _write(folder / "f.csv", "id,name\n6,f\n", 19)
     assert project.run().table("drop.orders")["status"] == "nothing new"

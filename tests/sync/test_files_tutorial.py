@@ -1,4 +1,4 @@
-"""Executes docs/files-tutorial.md: after each step, the latest table is what the page shows."""
+"""Executes docs/files-tutorial.md: after each step, the latest table equals the page's table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_the_tutorial_about_files(project: Project) -> None:
     mart = f"mart_{project.schema.removeprefix('raw_')}"
     dbt = DbtProject(project.spark, project.folder, schema=mart, raw_schema=project.schema)
     compared = 0
-    _, _, steps = PAGE.partition("Replace the first document")  # what follows the installation
+    _, _, steps = PAGE.partition("Replace the first document")  # the part after the installation
     parts = r"```(\w+)\n(.*?)```|^((?:\|[^\n]*\n)+)"
     for kind, text, table in re.findall(parts, steps, flags=re.DOTALL | re.MULTILINE):
         if table:

@@ -1,4 +1,4 @@
-"""A full read of a table with `where` writes tombstones only for rows that the source has lost."""
+"""With `where`, a full read writes tombstones only for rows that were deleted or do not match."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MASS = "more than a tenth"
 
 
 def fill(database: Database, count: int = 20, table: str = "orders") -> None:
-    """Creates a table with as many open orders, and one that is not open."""
+    """Creates a table with `count` open orders and one paid order."""
     rows = [f"({i}, 'open', '2026-01-01 00:00:{i:02}')" for i in range(1, count + 1)]
     database.execute(
         f"create table {table} (id int primary key, state varchar(9), at timestamp not null)",
@@ -34,7 +34,7 @@ def configure(project: Project, database: Database, where: str = OPEN, **options
 
 
 def ids(project: Project) -> list[int]:
-    """Returns the ids in the snapshot, in the order that every model uses."""
+    """Returns the ids in the latest table, by the order of versions that all models use."""
     newest = project.rows(
         "select newest.* from (select id, max_by(_cq_deleted, "
         "struct(_cq_generation, at, _cq_batch, _cq_seq)) as deleted from raw.orders group by id) "
@@ -44,7 +44,7 @@ def ids(project: Project) -> list[int]:
 
 
 def run_while(project: Project, act: Callable[[], None], full_refresh: bool) -> str:
-    """Runs while something happens between count and read. Returns the error; "" without one."""
+    """Runs, calling `act` between counting and reading the rows; returns the error, or ""."""
     pipeline = Pipeline(load_spec(project.folder / "loader.yml"), project.spark)
 
     def report(step: str, table: str) -> None:
@@ -59,7 +59,7 @@ def run_while(project: Project, act: Callable[[], None], full_refresh: bool) -> 
 def test_a_source_that_is_emptied_while_it_is_read(
     project: Project, mariadb_database: Database, reads_all_because: str
 ) -> None:
-    """No key becomes a tombstone, and the next sync continues at the old cursor."""
+    """No tombstones are written, and the stored cursor does not change."""
     fill(mariadb_database)
     configure(project, mariadb_database)
     project.run()
@@ -75,7 +75,7 @@ def test_a_source_that_is_emptied_while_it_is_read(
     assert "returned no row, although it had counted 20" in error
     assert project.state("shop.orders") == before
     assert ids(project) == [*range(1, 21)]
-    # If it stays empty, the warning says how to delete the rows.
+    # If the source is still empty in the next run, a warning contains the command for deletes.
     ran = project.run(*(["--full-refresh"] if is_refresh else []))
     [warning] = [w for w in ran.warnings if "the source is empty" in w]
     assert "`loader reconcile --repair --allow-deletes --select shop.orders`" in warning
@@ -88,7 +88,7 @@ def test_a_source_that_is_emptied_while_it_is_read(
 def test_a_source_that_is_replaced_while_it_is_read(
     project: Project, mariadb_database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its few rows are loaded; what to do about the many that are missing is for the user."""
+    """The new row is loaded; tombstones for the 19 missing keys need the user's confirmation."""
     fill(mariadb_database)
     configure(project, mariadb_database)
     project.run()
@@ -116,7 +116,7 @@ def test_a_source_that_is_replaced_while_it_is_read(
 def test_how_many_rows_may_leave(
     project: Project, server: str, request: pytest.FixtureRequest
 ) -> None:
-    """A snapshot of PostgreSQL is trusted; elsewhere, a tenth of the keys may leave at once."""
+    """Except on PostgreSQL, one full read writes tombstones for at most a tenth of the keys."""
     database: Database = request.getfixturevalue(server)
     fill(database)
     configure(project, database, sweep="never") if "post" in server else configure(
@@ -134,7 +134,7 @@ def test_how_many_rows_may_leave(
     assert ids(project) == [*range(5 if is_steady else 3, 21)]
     assert project.loader("state", "reset", "shop.orders").code == 0
     assert len([w for w in project.run().warnings if MASS in w]) == (0 if is_steady else 1)
-    # Who selects other rows expects that many of the others leave.
+    # A changed `where` has no limit, because the user expects many rows to leave.
     configure(project, database, where="id > 15")
     assert not [w for w in project.run().warnings if MASS in w]
     assert ids(project) == [*range(16, 21), 99]
@@ -146,11 +146,11 @@ KEYS = {
     "of_spec": (False, "code"),
     "of_spec_pair": (False, "id, code"),
 }
-"""By table: whether the database declares its new key, or the spec, and the key."""
+"""By table: whether the database (or else the spec) declares the new key, and the key."""
 
 
 def test_a_changed_key(project: Project, postgres_database: Database) -> None:
-    """Rows from before the change have no value of the new key, and get no tombstone."""
+    """Rows from before the change have null in the new key, and get no tombstone (except below)."""
     options: dict[str, dict[str, Any]] = {
         table: {"cursor_field": "at", "where": OPEN} for table in KEYS
     }
@@ -170,7 +170,7 @@ def test_a_changed_key(project: Project, postgres_database: Database) -> None:
     project.run("--full-refresh")
     for table, (is_declared, key) in KEYS.items():
         found = f"select count(*), count(code), count_if(_cq_deleted) from raw.{table}"
-        # a key that only the spec declares, and of which one column is null, is a key
+        # If only the spec declares the key, (id, null) is a key as well, and gets a tombstone.
         old = 0 if is_declared or key == "code" else 20
         assert project.rows(found) == [(40 + old, 20, old)], table
         postgres_database.execute(f"update {table} set state = 'gone' where id = 7")

@@ -1,4 +1,4 @@
-"""PostgreSQL: a run's tables stay as they were when it began; if they cannot, it says so."""
+"""On PostgreSQL, a run locks its tables and reads one snapshot, or the affected table fails."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.sync.project import Project
 
 @pytest.fixture
 def shop(project: Project, postgres_database: Database) -> Database:
-    """Two tables, synced once; `orders` has ten more rows since."""
+    """Two tables, synced once; ten rows have been added to `orders` since."""
     postgres_database.execute(
         "create table orders (id int primary key)",
         "create table customers (id int primary key)",
@@ -41,7 +41,7 @@ def shop(project: Project, postgres_database: Database) -> Database:
 
 
 def _at(step: str, call: Callable[[], None], project: Project) -> Outcome:
-    """Runs while something happens when `orders` reaches a step."""
+    """Runs, calling a function when `orders` reaches a step; returns the outcome of `orders`."""
 
     def reached(name: str, table: str) -> None:
         if (name, table) == (step, "shop.orders"):
@@ -80,7 +80,7 @@ def test_changes_that_snapshots_do_not_survive_wait_for_the_run(
                 reported.append(change)
                 session.rollback()
 
-    # Nothing has read the table in the snapshot yet: only the lock of its holder is in the way.
+    # No reader has opened the table yet: only the lock of the snapshot's session blocks changes.
     done = _at("locked", altered, project)
     assert reported == CHANGES
     assert done.error is None
@@ -91,7 +91,7 @@ def test_changes_that_snapshots_do_not_survive_wait_for_the_run(
 def test_all_tables_are_locked_that_can_be(
     project: Project, postgres_database: Database, others: list[str]
 ) -> None:
-    """In one statement, or one by one if one of them cannot be locked."""
+    """Tables are locked in one statement, or one at a time if one of them cannot be locked."""
     postgres_database.execute(
         'create table "a" (id int)',
         'create table "b;""{}" (id int)',
@@ -122,7 +122,7 @@ def test_a_table_that_another_session_locks_fails_alone(project: Project, shop: 
     with shop.connect() as session:
         session.autocommit = False
         session.execute("lock table orders in access exclusive mode")
-        # while it is opened, and even when its columns are read
+        # The table fails both when the snapshot is opened and when its columns are read.
         with part.source.snapshot(list(tables.values())) as snapshot:
             with pytest.raises(DatabaseError) as refused:
                 snapshot.bounds(tables["orders"], Window())
@@ -142,7 +142,7 @@ def test_a_table_that_another_session_locks_fails_alone(project: Project, shop: 
 
 
 def test_a_signal_ends_what_waits_for_a_locked_table(project: Project, shop: Database) -> None:
-    """While its columns are read, and while it is locked as readers do."""
+    """Tests both waits: when the columns are read, and when the snapshot locks the table."""
     reported: list[str] = []
     options = {"orders": {"cursor_field": "id"}}
     project.jdbc(shop, ["orders"], table_options=options, lock_timeout="60 seconds")
@@ -251,11 +251,11 @@ def test_rows_that_were_not_counted_are_not_published(project: Project, shop: Da
         assert error is not None
         return error.what
 
-    # in the first load, which streams
+    # In the first load, whose rows are not compared.
     assert refused().startswith("8 rows were read, but 3 were counted in the same snapshot")
     assert project.rows("select count(*) from raw.parts") == [(0,)]
     assert project.run().table("shop.parts")["appended"] == 8
-    # in a later one, which is compared with raw
+    # In a later sync, whose rows are compared with the raw table.
     shop.execute("alter table parts detach partition low", "insert into parts values (104)")
     project.loader("state", "set", "shop.parts", "1")
     assert refused().startswith("9 rows were read, but 4 were counted in the same snapshot")
@@ -298,7 +298,7 @@ def _at_alone(step: str, call: Callable[[], None], project: Project) -> Outcome:
 def test_connections_of_a_long_read_are_kept_alive(
     project: Project, postgres_database: Database
 ) -> None:
-    """A firewall that forgets silent connections would end a read while the server sorts."""
+    """Otherwise, a firewall could drop the idle connection while the server sorts the rows."""
     postgres_database.execute(
         "create table t (id int primary key, at timestamptz default now())",
         "insert into t values (1)",

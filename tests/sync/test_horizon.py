@@ -1,4 +1,4 @@
-"""PostgreSQL: rows of transactions that commit after a sync, with cursors from before it."""
+"""On PostgreSQL, rows that commit after a sync with a lower cursor are found by the next sync."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def _transaction(database: Database) -> Iterator[Any]:
 
 @pytest.fixture
 def events(project: Project, postgres_database: Database) -> Database:
-    """A table whose cursor is set by now(), with one row, synced once."""
+    """A table with one row whose cursor is set by now(); not yet synced."""
     postgres_database.execute(*_made("events"))
     project.jdbc(postgres_database, ["events"], table_options={"events": {"cursor_field": "at"}})
     return postgres_database
 
 
 def _made(table: str) -> list[str]:
-    """Returns SQL that creates a table whose cursor is set by now(), with one row."""
+    """Returns SQL that creates a table with one row whose cursor is set by now()."""
     return [
         f"create table {table} (id int primary key, at timestamptz default now())",
         f"insert into {table} values (1)",
@@ -90,7 +90,7 @@ def test_a_transaction_open_during_a_sync_is_found_by_the_next(
 def test_a_procedure_that_commits_is_as_old_as_its_call(
     project: Project, postgres_database: Database
 ) -> None:
-    """Each of its transactions may write the time of the statement that called it."""
+    """Its later transactions may still write the time of the original CALL."""
     postgres_database.execute(
         "create table steps (id int primary key, at timestamptz default statement_timestamp())",
         "insert into steps values (1)",
@@ -103,7 +103,7 @@ def test_a_procedure_that_commits_is_as_old_as_its_call(
     began = dt.datetime.now(dt.UTC)
     caller = threading.Thread(target=_ended, args=(calls, "call slow()"))
     caller.start()
-    time.sleep(2.6)  # its last transaction sleeps
+    time.sleep(2.6)  # by now, the last transaction sleeps
     options = {
         "url": postgres_database.url,
         "driver": "org.postgresql.Driver",
@@ -122,7 +122,7 @@ def test_a_procedure_that_commits_is_as_old_as_its_call(
 
 
 def _ended(connection: Any, statement: str) -> None:
-    """Runs a statement until its session is ended."""
+    """Runs a statement until its session is terminated."""
     with suppress(psycopg.OperationalError):
         connection.execute(statement)
 
@@ -166,7 +166,7 @@ def test_a_role_that_cannot_see_transactions_is_told_so(project: Project, events
     project.jdbc(events, ["events"], table_options={"events": {"cursor_field": "at"}}, **own)
     try:
         assert any("pg_read_all_stats" in warning for warning in project.run().warnings)
-        # Nothing is lost: the table is scanned for what was written since.
+        # No row is missed, because each sync scans the table for rows written since the last one.
         with _transaction(events) as late:
             late.execute("insert into events values (2, now() - interval '1 day')")
             events.execute("insert into events values (3)")
@@ -184,7 +184,7 @@ def test_a_role_that_cannot_see_transactions_is_told_so(project: Project, events
 def test_sessions_that_do_not_show_their_transactions_lose_no_row(
     project: Project, events: Database
 ) -> None:
-    """An ALTER DATABASE or ROLE can switch track_activities off, which hides when they began."""
+    """With `track_activities = off`, the start of a session's transaction is not visible."""
     project.run()
     with _transaction(events) as late:
         late.execute("set track_activities = off")
@@ -202,7 +202,7 @@ def test_sessions_that_do_not_show_their_transactions_lose_no_row(
 def test_a_clock_that_was_set_back_loses_no_row(
     project: Project, events: Database, ahead: int
 ) -> None:
-    """The last sync saw a clock that was ahead: a resumed machine, a step of NTP."""
+    """Simulates that the clock was ahead at the last sync, and was then corrected by NTP."""
     project.run()
     then = dt.datetime.now(dt.timezone.utc) + dt.timedelta(seconds=ahead)
     text = then.isoformat(sep=" ").partition("+")[0]
@@ -243,7 +243,7 @@ def test_a_cursor_that_is_no_time_misses_no_late_row_either(
     with _transaction(postgres_database) as late:
         for insert in kinds.values():
             late.execute("savepoint s")
-            late.execute(insert.format(150))  # a number drawn before others drew 300
+            late.execute(insert.format(150))  # as if drawn before 300
             late.execute("release savepoint s")
         project.run()
         postgres_database.execute(*(insert.format(300) for insert in kinds.values()))
@@ -326,7 +326,7 @@ def test_numbers_that_commit_out_of_order_are_found_with_nothing_open(
         first.autocommit = second.autocommit = True
         for table, drawn in tables.items():
             first.execute(f"insert into {table} default values")
-            if drawn == "before":  # a number drawn by a separate statement, used later
+            if drawn == "before":  # draws a number and does not use it
                 first.execute(f"select nextval('{table}_numbers')")
             second.execute(f"insert into {table} default values")
         project.run()

@@ -1,4 +1,4 @@
-"""Executes docs/incremental.md: after each step, raw, latest table and history are what it says."""
+"""Executes docs/incremental.md and compares each table that the page shows with the real one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOUND = {
 
 
 class Page:
-    """The page's commands and tables, in order."""
+    """Follows the page: runs its commands and compares its tables, in order."""
 
     def __init__(self, project: Project, database: Database, folder: Path) -> None:
         self.project, self.database = project, database
@@ -38,7 +38,7 @@ class Page:
         self.ran: list[dict[str, Any]] = []
 
     def follow(self) -> int:
-        """Runs the page from top to bottom; returns how many tables it compared."""
+        """Follows the page from top to bottom; returns the number of compared tables."""
         compared = 0
         blocks = r"```(\w+)\n(.*?)```|^(Raw|Latest|History):\n\n((?:\|[^\n]*\n)+)"
         for kind, text, name, table in re.findall(blocks, PAGE, flags=re.DOTALL | re.MULTILINE):
@@ -54,7 +54,7 @@ class Page:
         return compared
 
     def models(self, text: str) -> None:
-        """Writes the models, and the spec, because the tables are in the source by now."""
+        """Writes the models and also the spec, because the source's table exists by now."""
         for path, body in re.findall(
             r"-- (models/\w+\.sql)\n(.*?)(?=\n-- models|\Z)", text, re.DOTALL
         ):
@@ -76,7 +76,7 @@ class Page:
                 assert {one.status for one in reported.values()} == {"success"}, reported
 
     def compare(self, name: str, table: str) -> None:
-        """Compares a table of the page with the real one, in the page's columns."""
+        """Compares a table on the page with the real table's same columns."""
         head, _, *lines = (
             [cell.strip() for cell in line.strip("|").split("|")]
             for line in table.strip().splitlines()
@@ -92,7 +92,7 @@ class Page:
 
 
 def _shown(text: str | None) -> str:
-    """Returns a value as the page writes it: midnight as its day."""
+    """Returns a value as the page shows it: midnight without the time."""
     return (text or "").removesuffix(" 00:00:00")
 
 

@@ -1,4 +1,4 @@
-"""What Python asks of the JVM, and leaves there: less than Py4J would by itself, and the same."""
+"""Calls to the JVM and the database are few, return exact values, and leave no objects behind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_objects_that_python_has_dropped_leave_the_jvm(spark: SparkSession) -> N
 
     jvm: Any = spark._jvm
     client: Any = spark.sparkContext._gateway._gateway_client  # type: ignore[union-attr]
-    JavaObject("GATEWAY_SERVER", client)  # dropped at once, and needed all the same
+    JavaObject("GATEWAY_SERVER", client)  # must stay valid although Python drops it
     server = JavaObject("GATEWAY_SERVER", client)
     held = server.getGateway().getBindings()
     kept = jvm.java.util.ArrayList()
@@ -32,7 +32,7 @@ def test_objects_that_python_has_dropped_leave_the_jvm(spark: SparkSession) -> N
     while held.size() > before + 300 and time.monotonic() < until:
         time.sleep(0.05)
     assert held.size() <= before + 300
-    assert kept.size() == 0  # still there
+    assert kept.size() == 0  # must still exist
     assert server.getGateway() is not None
 
 
@@ -69,7 +69,7 @@ def test_comments_arrive_as_they_are(project: Project, postgres_database: Databa
 
 
 def test_a_run_opens_few_connections(project: Project, postgres_database: Database) -> None:
-    """Each costs the driver thousands of hashes of the password, and the server a process."""
+    """Each connection costs thousands of password hashes and a server process."""
     postgres_database.execute(
         "create table t (id int primary key, at timestamptz default now(), name text)",
         "insert into t select n, now(), 'x' from generate_series(1, 100) as n",
@@ -77,13 +77,13 @@ def test_a_run_opens_few_connections(project: Project, postgres_database: Databa
     project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "at"}})
 
     def connections() -> int:
-        """How many a run opened."""
+        """Returns how many connections a run opens."""
         before = settled()
         project.run()
         return settled() - before
 
     def settled() -> int:
-        """How many this database has had, but those that write: it counts them as they end."""
+        """Returns the database's count of sessions once it is stable; updates are delayed."""
         seen, now = -1, None
         while seen != now:
             time.sleep(0.5)
@@ -92,9 +92,9 @@ def test_a_run_opens_few_connections(project: Project, postgres_database: Databa
 
     opened = "select sessions from pg_stat_database where datname = current_database()"
     with postgres_database.server.connect(postgres_database.name) as counting:
-        reading = connections() - 2  # one holds the snapshot, one asks in it
-        assert reading in (1, 2)  # Spark 4.1 opens one more, and reads the rows once as well
-        assert connections() == 2  # nothing new: holds it, and asks
+        reading = connections() - 2  # without the snapshot's session and the one for queries
+        assert reading in (1, 2)  # Spark 4.1 opens one more, but reads the rows only once
+        assert connections() == 2  # nothing new: only these two
         postgres_database.execute("insert into t values (101)")
         assert connections() == 2 + reading
 

@@ -1,4 +1,4 @@
-"""What Python has once asked of the JVM it does not ask again."""
+"""The Py4J cache: Python looks up each Scala object of the JVM only once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 def test_a_scala_object_is_asked_for_once(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PySpark asks for one at each statement of dbt."""
+    """PySpark looks up this object for each statement of dbt."""
     session: Any = spark
     client, asked = session._jvm._gateway_client, []
     send = client.send_command

@@ -1,4 +1,4 @@
-"""What a database declares as a table's key, and what identifies a row indeed."""
+"""A declared primary key is used only if it identifies all rows and loads without collisions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_columns_that_a_keys_index_only_includes_are_not_part_of_it(
         'create table t ("Id" int, line int, status text, c int, '
         'primary key (line, "Id") include (status))',
         "insert into t values (1, 1, 'new', 1)",
-        # as TimescaleDB makes its chunks, which share the key of their table
+        # Imitates TimescaleDB, whose chunks share the key of their table.
         "create table hyper (id int primary key, c int)",
         "create schema _timescaledb_internal",
         "create table _timescaledb_internal.chunk () inherits (hyper)",
@@ -29,7 +29,7 @@ def test_columns_that_a_keys_index_only_includes_are_not_part_of_it(
 
 
 def test_a_null_is_a_key_like_any_other(project: Project, postgres_database: Database) -> None:
-    """Rows at the boundary are read again, and found again in raw."""
+    """Rows at the cursor whose key contains a null are matched with the raw table's rows."""
     postgres_database.execute(
         "create table prices (id int, region text, price int, at int)",
         "insert into prices values (1, null, 10, 5), (1, 'eu', 20, 5), (null, null, 30, 5)",
