@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.services import Database
 from tests.sync.chosen_table import KEYS
 from tests.sync.project import Project
-from tests.sync.test_any_choice import (
+from tests.sync.test_random_options import (
     EXAMPLES,
     check_equal,
     create,

@@ -13,7 +13,7 @@ import pytest
 from tests.reconcile.shop import line, missed, nothing, reconcile
 from tests.services import Database
 from tests.sync.project import Project
-from tests.sync.test_horizon import _transaction
+from tests.sync.test_late_commits import _transaction
 
 ROUNDS = 2
 WRITERS = 3

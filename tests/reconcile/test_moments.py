@@ -17,7 +17,7 @@ from loader.sync.pipeline import Pipeline
 from tests.reconcile.shop import counts, nothing, reconcile_while
 from tests.services import Database, Postgres
 from tests.sync.project import Project
-from tests.sync.test_horizon import _transaction
+from tests.sync.test_late_commits import _transaction
 from tests.sync.test_sweep_ids import _await_replay
 
 TABLE = "create table events (id int primary key, note text, at timestamptz)"

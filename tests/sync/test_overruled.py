@@ -17,7 +17,7 @@ from loader.spark.session import plan_simply, sibling
 from tests.frames import frame_of
 from tests.services import Database
 from tests.sync.project import Project
-from tests.sync.test_horizon import _transaction
+from tests.sync.test_late_commits import _transaction
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 from tests.services import Database, Postgres
 from tests.sync.project import Project
-from tests.sync.test_horizon import _transaction
+from tests.sync.test_late_commits import _transaction
 
 CUTS = ("second", "minute", "hour", "day")
 CLOCKS = {"minutes": "3 minutes", "hours": "2 hours"}

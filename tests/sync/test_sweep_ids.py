@@ -16,7 +16,7 @@ from loader.sources.jdbc.postgresql.continuity import TransactionMark
 from loader.sources.jdbc.postgresql.sweep import SweepRecord
 from tests.services import Database, Postgres, ServerMissing
 from tests.sync.project import Project
-from tests.sync.test_horizon import _transaction
+from tests.sync.test_late_commits import _transaction
 from tests.sync.test_sweep import _appended, _change_record, _load, _made, _newest, _source
 
 
