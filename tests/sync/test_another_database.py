@@ -38,7 +38,7 @@ def _tables(project: Project, database: Database) -> None:
     project.jdbc(database, list(TABLES), table_options=OPTIONS)
 
 
-def test_a_replica_that_is_behind_is_told_from_a_restored_database(
+def test_a_lagging_replica_is_not_reported_as_a_restored_database(
     project: Project, primary: Postgres
 ) -> None:
     with primary.database() as database:
@@ -92,7 +92,7 @@ def test_a_replica_is_read_and_then_promoted(project: Project, primary: Postgres
             replica.remove()
 
 
-def test_a_restored_database_is_not_taken_for_the_one_that_it_was(
+def test_a_restored_database_is_detected(
     project: Project, primary: Postgres, postgres_database: Database
 ) -> None:
     postgres_database.execute(*TABLES.values())
@@ -122,7 +122,7 @@ def test_a_restored_database_is_not_taken_for_the_one_that_it_was(
 
 
 @pytest.mark.parametrize("same_server", [True, False])
-def test_a_view_is_told_from_one_of_another_database(
+def test_a_view_in_another_database_is_detected(
     project: Project, primary: Postgres, postgres_database: Database, same_server: bool
 ) -> None:
     """With a time as cursor, the view is read completely; with a number, it is rejected.
@@ -174,7 +174,7 @@ def test_a_view_is_told_from_one_of_another_database(
         assert {ran.table(f"shop.{name}")["status"] for name in views} == {"nothing new"}
 
 
-def test_a_view_that_was_changed_is_read_whole(
+def test_a_view_that_was_redefined_is_read_completely(
     project: Project, postgres_database: Database
 ) -> None:
     """A view of the same name in another schema (`currentSchema`) needs a full refresh."""
@@ -212,7 +212,7 @@ def test_a_view_that_was_changed_is_read_whole(
     assert appended() == [0, 0]
 
 
-def test_mariadb_tells_a_view_of_another_database(
+def test_a_view_in_another_mariadb_database_is_detected(
     project: Project, mariadb: MariaDb, mariadb_database: Database
 ) -> None:
     def filled(database: Database, numbers: str, day: str) -> None:
@@ -240,7 +240,7 @@ def test_mariadb_tells_a_view_of_another_database(
         assert project.run().table("shop.v")["status"] == "nothing new"
 
 
-def test_numbers_that_a_failover_gives_out_again_are_read(
+def test_numbers_that_are_reused_after_a_failover_are_read(
     project: Project, primary: Postgres
 ) -> None:
     options = {"keys": {"cursor_field": "id"}, "bounded": {"cursor_field": "id", "lookback": "2"}}
@@ -291,9 +291,7 @@ def _busy(primary: Database, replica: Database) -> None:
         pass
 
 
-def test_a_logical_subscriber_brings_another_servers_times(
-    project: Project, primary: Postgres
-) -> None:
+def test_late_rows_from_logical_replication_are_found(project: Project, primary: Postgres) -> None:
     events = "create table events (id int primary key, at timestamptz)"
     with primary.database() as publisher, primary.database() as subscriber:
         slot = subscriber.name

@@ -144,7 +144,7 @@ def test_a_change_at_the_cursor_is_found_among_new_rows(
     assert _newest(project, "orders") == "x"
 
 
-def test_a_row_that_raw_has_in_the_future_is_overruled(
+def test_a_newer_read_outranks_a_row_dated_in_the_future(
     project: Project, postgres_database: Database, synced: Synced
 ) -> None:
     _made(project, postgres_database, ["orders"])
@@ -175,7 +175,7 @@ def test_late_rows_are_read_with_new_ones(
     assert _newest(project, "orders") == "late"
 
 
-def test_what_a_backfill_has_read_at_the_cursor_is_compared(
+def test_rows_at_the_cursor_are_compared_after_a_backfill(
     project: Project, postgres_database: Database, synced: Synced
 ) -> None:
     _made(project, postgres_database, ["orders"])
@@ -186,7 +186,7 @@ def test_what_a_backfill_has_read_at_the_cursor_is_compared(
     assert _newest(project, "orders") == "a5"
 
 
-def test_a_cursor_set_back_by_hand_compares(
+def test_rows_are_compared_after_the_cursor_was_set_back(
     project: Project, postgres_database: Database, synced: Synced
 ) -> None:
     _made(project, postgres_database, ["orders"])

@@ -118,7 +118,7 @@ CUTS = [(1, 1), (60, 60), (900, 3600), (3600, 86400)]
 """The units, in seconds, to which times are truncated: by most writers, and by one application."""
 
 
-def test_times_that_are_cut_lose_no_row(project: Project, mariadb_database: Database) -> None:
+def test_truncated_times_lose_no_row(project: Project, mariadb_database: Database) -> None:
     """One application truncates its times more than the others, such as to a day in UTC-02:00."""
     shop = mariadb_database
     cuts = {
@@ -256,7 +256,7 @@ def test_a_clock_that_is_two_hours_behind_loses_rows_and_check_says_so(
     )
 
 
-def test_rows_that_a_user_leaves_out_are_not_read_later(
+def test_rows_below_a_cursor_that_the_user_sets_are_not_read_later(
     project: Project, mariadb_database: Database
 ) -> None:
     shop = mariadb_database
@@ -278,7 +278,7 @@ def test_rows_that_a_user_leaves_out_are_not_read_later(
     assert [n for (n,) in ids] == [2, 3, 4, 5, 7, 8, 9]
 
 
-def test_where_rows_read_again_are_appended_nothing_is_read_again(
+def test_redelivered_rows_append_disables_the_five_minutes(
     project: Project, mariadb_database: Database
 ) -> None:
     shop = mariadb_database

@@ -61,7 +61,7 @@ def test_a_range_is_read_again_in_chunks(project: Project, orders: Database) -> 
     assert len(newest(project)) == 2 * MONTHS + 1
 
 
-def test_without_an_end_it_goes_to_the_cursor(project: Project, orders: Database) -> None:
+def test_without_an_end_a_backfill_stops_at_the_cursor(project: Project, orders: Database) -> None:
     assert project.run("--from", "2025-01-01").table("shop.orders")["appended"] == 2 * MONTHS
     assert newest(project) == orders.query("select id, note from orders order by id")
 
@@ -77,7 +77,7 @@ WRONG: dict[str, tuple[list[str], int]] = {
 """By a part of the error: the arguments that cause it, and the exit code."""
 
 
-def test_says_what_is_wrong_with_a_range(project: Project, orders: Database) -> None:
+def test_an_invalid_range_is_one_clear_error(project: Project, orders: Database) -> None:
     for words, (arguments, code) in WRONG.items():
         ran = project.loader("run", *arguments)
         assert (ran.code, words in ran.text) == (code, True), ran.text
@@ -85,7 +85,9 @@ def test_says_what_is_wrong_with_a_range(project: Project, orders: Database) -> 
     assert project.state("shop.orders")["batch"] == 1
 
 
-def test_needs_something_to_go_back_to(project: Project, postgres_database: Database) -> None:
+def test_a_table_that_was_never_synced_is_rejected(
+    project: Project, postgres_database: Database
+) -> None:
     postgres_database.execute("create table empty (id int primary key, at date)")
     project.jdbc(postgres_database, ["empty"], table_options={"empty": {"cursor_field": "at"}})
     ran = project.loader("run", "--from", "2025-01-01")
@@ -96,7 +98,7 @@ def test_needs_something_to_go_back_to(project: Project, postgres_database: Data
     ("type_", "value"),
     [("double precision", "1.7e18"), ("numeric(38)", "12345678901234567890123456789012345000")],
 )
-def test_large_numbers_are_cut_or_refused(
+def test_large_numbers_are_split_exactly_or_rejected(
     project: Project, postgres_database: Database, type_: str, value: str
 ) -> None:
     """Doubles of this size are 256 apart, and Python's default context rounds long decimals."""

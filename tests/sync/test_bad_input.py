@@ -49,7 +49,7 @@ def _ledger(project: Project) -> dict[str, tuple[str, str | None]]:
     return {f"{source}.{table}": (status, error) for source, table, status, error in rows}
 
 
-def test_each_source_that_cannot_be_read_says_why_and_the_others_go_on(
+def test_each_unreadable_source_has_its_error_and_the_others_are_synced(
     project: Project, postgres_database: Database, mariadb_database: Database, tmp_path: Path
 ) -> None:
     _fine(postgres_database, "fine")
@@ -140,7 +140,7 @@ def test_each_source_that_cannot_be_read_says_why_and_the_others_go_on(
         assert postgres_database.password not in text
 
 
-def test_each_bad_table_says_why_and_the_others_go_on(
+def test_each_bad_table_has_its_error_and_the_others_are_synced(
     project: Project, postgres_database: Database
 ) -> None:
     names = [
@@ -293,7 +293,7 @@ def test_a_state_that_another_tool_wrote_is_refused_until_it_is_set_or_reset(
         ({"port": "1"}, "Connection to 127.0.0.1:1 refused", "Check the catalog's host, port"),
     ],
 )
-def test_a_catalog_that_refuses_is_not_taken_for_the_source(
+def test_errors_of_the_catalog_are_not_blamed_on_the_source(
     spark: SparkSession,
     postgres_database: Database,
     wrong: dict[str, str],
@@ -390,7 +390,7 @@ def test_a_database_that_dies_in_mid_read(
 
 
 @pytest.mark.parametrize("command", ["run", "reconcile"])
-def test_a_lost_connection_is_tried_again(
+def test_a_table_is_retried_after_a_lost_connection(
     project: Project, postgres_database: Database, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     monkeypatch.setattr(run_once, "RETRY_PAUSES", (0.1, 0.1))
@@ -440,7 +440,9 @@ def test_an_interrupted_run_ends_cleanly(project: Project, postgres_database: Da
     assert project.run().table("shop.slow")["appended"] == 1200
 
 
-def test_a_run_goes_on_in_a_new_java_process(project: Project, postgres_database: Database) -> None:
+def test_a_run_continues_in_a_new_java_process(
+    project: Project, postgres_database: Database
+) -> None:
     """If Java dies, its tables are retried one at a time; a table that was synced alone fails."""
     slow = _Slow(postgres_database)
     names = ("slow", "slow2", "slow3")

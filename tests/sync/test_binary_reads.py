@@ -60,7 +60,9 @@ _VALUES = {
 """Values by type. In one more row, all values are null."""
 
 
-def test_values_in_binary_are_those_in_texts(project: Project, postgres_database: Database) -> None:
+def test_binary_and_text_transfer_load_the_same_values(
+    project: Project, postgres_database: Database
+) -> None:
     count = max(map(len, _VALUES.values()))
     columns = ", ".join(f"c{i} {type_}" for i, type_ in enumerate(_VALUES))
     rows = [
@@ -90,7 +92,7 @@ def test_values_in_binary_are_those_in_texts(project: Project, postgres_database
     assert project.rows("select count(distinct id, _cq_row_hash) from raw.t") == [(count + 1,)]
 
 
-def test_points_in_time_are_those_of_the_database(
+def test_timestamps_are_the_same_instants_as_in_the_database(
     project: Project, postgres_database: Database
 ) -> None:
     """Before 15 October 1582, Java uses a different calendar."""

@@ -50,7 +50,9 @@ def _newest(project: Project, columns: str = "a, b", table: str = "orders") -> t
 UNCHANGED = ("nothing new", 0, 1, False)
 
 
-def test_what_was_read_at_the_cursor_is_not_read_again(project: Project, orders: Database) -> None:
+def test_unchanged_rows_at_the_cursor_are_not_read_again(
+    project: Project, orders: Database
+) -> None:
     before = project.state("shop.orders")
     assert _synced(project) == UNCHANGED
     orders.execute(f"update orders set a = a where {LAST}")  # written but equal
@@ -71,7 +73,7 @@ CHANGES: dict[str, tuple[str, tuple[object, ...]]] = {
 """By table: an update of its newest row, and the row's values after it."""
 
 
-def test_changes_at_the_very_cursor_are_read(project: Project, postgres_database: Database) -> None:
+def test_changed_rows_at_the_cursor_are_read(project: Project, postgres_database: Database) -> None:
     """Each change has its own table; all tables are synced together."""
     for table in CHANGES:
         postgres_database.execute(*(row.replace("orders", table) for row in ROWS))
@@ -100,7 +102,7 @@ def test_changes_at_the_very_cursor_are_read(project: Project, postgres_database
     assert synced() == dict.fromkeys(CHANGES, UNCHANGED)
 
 
-def test_another_row_in_the_place_of_one_is_read(project: Project, orders: Database) -> None:
+def test_a_row_that_replaces_the_last_one_is_read(project: Project, orders: Database) -> None:
     orders.execute(
         f"delete from orders where {LAST}",
         "insert into orders select 6, 'a5', 'b', max(at) + interval '1 s' from orders",
@@ -110,7 +112,7 @@ def test_another_row_in_the_place_of_one_is_read(project: Project, orders: Datab
     assert _synced(project)[:2] == ("nothing new", 0)
 
 
-def test_a_value_that_a_backfill_saw_in_between_is_set_right(
+def test_a_value_that_was_changed_back_after_a_backfill_is_read(
     project: Project, orders: Database
 ) -> None:
     orders.execute(f"update orders set a = 'between' where {LAST}")
@@ -121,7 +123,7 @@ def test_a_value_that_a_backfill_saw_in_between_is_set_right(
     assert _newest(project) == ("a5", "b")
 
 
-def test_a_spec_that_reads_the_same_rows_otherwise_reads_them(
+def test_rows_at_the_cursor_are_reread_if_deleted_field_changes(
     project: Project, orders: Database
 ) -> None:
     assert _synced(project) == UNCHANGED
@@ -143,12 +145,14 @@ def test_a_cursor_set_by_hand_reads_again(project: Project, orders: Database) ->
     assert _synced(project) == UNCHANGED
 
 
-def test_rows_that_are_wanted_again_are_appended_again(project: Project, orders: Database) -> None:
+def test_redelivered_rows_append_appends_them_again(project: Project, orders: Database) -> None:
     _spec(project, orders, redelivered_rows="append")
     assert _synced(project)[:2] == ("synced", 1)
 
 
-def test_rows_without_a_cursor_count(project: Project, postgres_database: Database) -> None:
+def test_changed_rows_without_a_cursor_are_read(
+    project: Project, postgres_database: Database
+) -> None:
     postgres_database.execute(*(one.replace(" not null", "") for one in ROWS))
     postgres_database.execute("insert into orders values (6, 'a6', 'b', null)")
     _spec(project, postgres_database)
@@ -197,7 +201,7 @@ def test_a_view_is_always_read(project: Project, postgres_database: Database) ->
 @pytest.mark.parametrize(
     "options", [{"lookback": "1 day"}, {"sync_mode": "full_refresh"}], ids=["lookback", "always"]
 )
-def test_a_full_refresh_reads_everything_though_nothing_is_new(
+def test_a_full_refresh_reads_all_rows_even_if_nothing_is_new(
     project: Project, postgres_database: Database, options: dict[str, object]
 ) -> None:
     postgres_database.execute(*ROWS)
@@ -210,7 +214,7 @@ def test_a_full_refresh_reads_everything_though_nothing_is_new(
     assert project.rows(f"select id from raw.orders where _cq_generation = ({newest})") != []
 
 
-def test_what_was_not_read_does_not_count_as_read(
+def test_no_digest_is_stored_if_no_row_was_read(
     project: Project, postgres_database: Database
 ) -> None:
     # The cursor is never later than the clock, so it is below initial_cursor.

@@ -12,9 +12,7 @@ def _notes(project: Project) -> dict[str, str]:
     return {e["table"].removeprefix("shop."): e["notes"] for e in checked.events if "notes" in e}
 
 
-def test_what_is_wrong_with_a_cursor_is_seen_in_its_rows(
-    project: Project, postgres_database: Database
-) -> None:
+def test_problems_of_cursors_are_reported(project: Project, postgres_database: Database) -> None:
     postgres_database.execute(
         "create table fine (id int primary key, at timestamptz)",
         "create index on fine (at)",
@@ -43,7 +41,7 @@ def test_what_is_wrong_with_a_cursor_is_seen_in_its_rows(
     assert "a date cursor is coarse" in notes["coarse"]
 
 
-def test_updates_that_left_the_cursor_as_it_was_are_told(
+def test_updates_that_did_not_change_the_cursor_are_reported(
     project: Project, postgres_database: Database
 ) -> None:
     postgres_database.execute(

@@ -281,7 +281,7 @@ def test_a_type_that_cannot_be_chosen_is_one_error(
     assert "because column_types changes its type" in project.loader("run").errors[0]
 
 
-def test_a_change_of_the_types_is_a_change_of_the_columns_type(
+def test_changing_column_types_is_handled_like_drift(
     project: Project, postgres_database: Database
 ) -> None:
     postgres_database.execute(
@@ -315,7 +315,7 @@ def test_a_change_of_the_types_is_a_change_of_the_columns_type(
 
 
 @pytest.mark.parametrize("kind", ["postgresql", "mariadb", "derby"])
-def test_a_char_is_what_the_database_compares(
+def test_char_columns_are_loaded_without_padding(
     project: Project, request: pytest.FixtureRequest, kind: str
 ) -> None:
     """A `char(n)` is loaded without padding in keys, cursors and other columns."""

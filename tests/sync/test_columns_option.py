@@ -117,7 +117,9 @@ def test_a_role_that_may_not_read_the_excluded_column(
     assert _latest(project, "id", "name") == [(1, "late"), (3, "n3"), (4, "n4")]
 
 
-def test_without_a_key(project: Project, postgres_database: Database) -> None:
+def test_without_a_key_a_changed_selection_starts_a_generation(
+    project: Project, postgres_database: Database
+) -> None:
     postgres_database.execute(
         "create table people (at timestamp, name text, ssn text)",
         "insert into people select '2025-01-01', 'a', n::text from generate_series(1, 3) as n",
@@ -135,7 +137,7 @@ def test_without_a_key(project: Project, postgres_database: Database) -> None:
     assert project.run().table("shop.people")["status"] == "nothing new"
 
 
-def test_without_a_key_and_empty_when_the_selection_changes(
+def test_without_a_key_and_rows_a_changed_selection_starts_a_generation_later(
     project: Project, postgres_database: Database
 ) -> None:
     """The rows that are inserted later start the new generation."""
@@ -164,7 +166,7 @@ MISTAKES: list[tuple[Any, str, int]] = [
 """Values of the option, a part of each error, and the exit code."""
 
 
-def test_mistakes(project: Project, postgres_database: Database) -> None:
+def test_each_mistake_is_one_clear_error(project: Project, postgres_database: Database) -> None:
     _create(postgres_database)
     for columns, said, code in MISTAKES:
         _set(project, postgres_database, columns)
@@ -175,7 +177,7 @@ def test_mistakes(project: Project, postgres_database: Database) -> None:
         assert "Traceback" not in ran.text
 
 
-def test_any_selection_between_any_writes(project: Project, postgres_database: Database) -> None:
+def test_random_selections_and_writes(project: Project, postgres_database: Database) -> None:
     """Syncs three tables with random rows and selections; their latest rows equal the source."""
     tables, names = {f"people_{seed}": random.Random(seed) for seed in range(3)}, ["a", "b", "c"]
     for table in tables:

@@ -89,7 +89,7 @@ def test_before_the_first_run(project: Project, postgres_database: Database) -> 
     }
 
 
-def test_a_run_and_what_is_seen_of_it(project: Project, postgres_database: Database) -> None:
+def test_the_output_of_run_and_status(project: Project, postgres_database: Database) -> None:
     _shop(project, postgres_database)
     code, out, err = _text(project, "run")
     assert code == 0
@@ -136,7 +136,7 @@ def _options(*names: str) -> dict[str, dict[str, str]]:
     return {name: {"cursor_field": known[name]} for name in names}
 
 
-def test_state_by_hand(project: Project, postgres_database: Database) -> None:
+def test_state_commands(project: Project, postgres_database: Database) -> None:
     _shop(project, postgres_database)
     project.jdbc(postgres_database, ["orders"], table_options=_options("orders"))
     project.run()

@@ -103,7 +103,7 @@ def test_no_snapshot_lacks_an_earlier_commit(project: Project, postgres_database
 
 
 @pytest.mark.slow
-def test_runs_hold_it_back_until_the_table_is_swept(
+def test_recorded_times_are_correct_while_sessions_write(
     project: Project, postgres_database: Database
 ) -> None:
     tables = {"swept": "always", "unswept": "never"}
@@ -148,7 +148,9 @@ def _complete_until(project: Project, table: str = "t") -> dt.datetime | None:
     return dt.datetime.fromisoformat(text) if text else None
 
 
-def test_an_open_transaction_holds_it_back(project: Project, postgres_database: Database) -> None:
+def test_it_is_the_start_of_the_oldest_open_transaction(
+    project: Project, postgres_database: Database
+) -> None:
     postgres_database.execute(_AUDITED.format(table="t"))
     project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "at"}})
     with closing(postgres_database.connect()) as late:
@@ -162,7 +164,7 @@ def test_an_open_transaction_holds_it_back(project: Project, postgres_database: 
     assert until > began
 
 
-def test_a_sweep_that_is_not_due_holds_it_back(
+def test_it_is_unknown_after_a_sync_without_a_sweep(
     project: Project, postgres_database: Database
 ) -> None:
     postgres_database.execute(_AUDITED.format(table="t"))
@@ -180,7 +182,7 @@ def test_a_sweep_that_is_not_due_holds_it_back(
     assert project.rows("select count(*) from raw.t") == [(3,)]
 
 
-def test_a_backfill_does_not_move_it(project: Project, postgres_database: Database) -> None:
+def test_a_backfill_records_no_time(project: Project, postgres_database: Database) -> None:
     postgres_database.execute(_AUDITED.format(table="t"))
     options = {"cursor_field": "at", "sweep": "never"}
     project.jdbc(postgres_database, ["t"], table_options={"t": options})
@@ -191,7 +193,7 @@ def test_a_backfill_does_not_move_it(project: Project, postgres_database: Databa
     assert project.rows("select count(*) from raw.t") == [(2,)]
 
 
-def test_a_failed_table_has_no_time_and_holds_back_no_other(
+def test_a_failed_table_has_no_time_and_does_not_affect_others(
     project: Project, postgres_database: Database
 ) -> None:
     postgres_database.execute(*(_AUDITED.format(table=table) for table in ("t", "failing")))
@@ -266,7 +268,7 @@ def test_it_is_unknown_if_transactions_are_not_visible(
     assert _complete_until(project) is not None
 
 
-def test_mariadb_does_not_know_it(project: Project, mariadb_database: Database) -> None:
+def test_it_is_unknown_on_mariadb(project: Project, mariadb_database: Database) -> None:
     mariadb_database.execute(
         "create table t (id int primary key, at datetime(6))", "insert into t select 1, now(6)"
     )

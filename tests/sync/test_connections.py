@@ -42,7 +42,7 @@ def _end_idle(database: Database) -> None:
     )
 
 
-def test_a_connection_that_was_ended_in_its_transaction_is_not_used_again(
+def test_a_connection_that_was_ended_in_its_transaction_is_not_reused(
     project: Project, postgres_database: Database
 ) -> None:
     source = _source(project, postgres_database)
@@ -60,7 +60,7 @@ def test_a_connection_that_was_ended_in_its_transaction_is_not_used_again(
     assert fresh != ended
 
 
-def test_a_connection_that_was_ended_while_it_lay_idle_is_replaced(
+def test_a_connection_that_was_ended_while_idle_is_replaced(
     project: Project, postgres_database: Database
 ) -> None:
     """Every kind of request succeeds on the new connection."""
@@ -82,7 +82,7 @@ def test_a_connection_that_was_ended_while_it_lay_idle_is_replaced(
             assert connection.rows("show idle_session_timeout") == [("0",)]
 
 
-def test_a_connection_that_dies_between_two_questions_says_so_and_is_not_used_again(
+def test_a_connection_that_dies_between_two_queries_raises_and_is_not_reused(
     project: Project, postgres_database: Database
 ) -> None:
     """The error must be raised: some callers interpret errors as a missing server feature."""
@@ -104,7 +104,7 @@ def test_a_connection_that_dies_between_two_questions_says_so_and_is_not_used_ag
                 connection.execute("select 1")
 
 
-def test_mariadb_keeps_a_session_that_lies_idle(
+def test_mariadb_does_not_end_idle_sessions(
     project: Project, mariadb: MariaDb, mariadb_database: Database
 ) -> None:
     source = _source(project, mariadb_database)
@@ -126,7 +126,7 @@ def test_mariadb_keeps_a_session_that_lies_idle(
             assert connection.rows("select connection_id()") > [(number,)]
 
 
-def test_a_signal_ends_what_waits_for_a_locked_table_of_mariadb(
+def test_a_signal_cancels_a_query_that_waits_for_a_mariadb_lock(
     project: Project, mariadb_database: Database
 ) -> None:
     reported: list[str] = []
@@ -157,7 +157,7 @@ def test_a_signal_ends_what_waits_for_a_locked_table_of_mariadb(
     assert reported == ["the run was interrupted"]
 
 
-def test_a_server_that_cannot_keep_a_silent_connection_alive_is_read_all_the_same(
+def test_a_server_without_keepalive_settings_can_be_read(
     project: Project, postgres_database: Database
 ) -> None:
     """Simulates a server that speaks PostgreSQL's protocol but lacks the keepalive settings."""
@@ -179,7 +179,7 @@ def test_a_server_that_cannot_keep_a_silent_connection_alive_is_read_all_the_sam
         postgres_database.execute(f"drop owned by {role}", f"drop role {role}")
 
 
-def test_servers_before_version_13_tell_the_same_horizon(
+def test_servers_before_version_13_return_the_same_transaction_mark(
     project: Project, postgres_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Versions before 13 have functions with other names, which later versions still have."""
@@ -192,7 +192,7 @@ def test_servers_before_version_13_tell_the_same_horizon(
         assert read_transaction_mark(connection, seen) == now
 
 
-def test_discover_uses_its_connections_again(
+def test_discover_reuses_its_connections(
     project: Project, postgres_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     postgres_database.execute(*(f"create table t{n} (id int primary key)" for n in range(8)))

@@ -96,15 +96,15 @@ def _keep_their_text(project: Project, database: Database, kinds: list[Kind]) ->
     assert found == {kind: text for kind, _, text in kinds}
 
 
-def test_postgresql(project: Project, postgres_database: Database) -> None:
+def test_every_cursor_type_of_postgresql(project: Project, postgres_database: Database) -> None:
     _keep_their_text(project, postgres_database, POSTGRES)
 
 
-def test_mariadb(project: Project, mariadb_database: Database) -> None:
+def test_every_cursor_type_of_mariadb(project: Project, mariadb_database: Database) -> None:
     _keep_their_text(project, mariadb_database, MARIADB)
 
 
-def test_values_arrive_as_they_are_in_the_database(
+def test_times_and_decimals_are_loaded_exactly(
     project: Project, postgres_database: Database
 ) -> None:
     postgres_database.execute(
@@ -120,7 +120,7 @@ def test_values_arrive_as_they_are_in_the_database(
     ) == [("2024-03-10 02:30:00.123456", "2024-03-10 07:30:00.123456", "12345678901234.567891")]
 
 
-def test_a_row_dated_in_the_future_is_loaded_warned_of_and_blinds_nothing(
+def test_a_row_dated_in_the_future_is_reported_and_hides_no_later_row(
     project: Project, postgres_database: Database
 ) -> None:
     postgres_database.execute(
@@ -138,7 +138,7 @@ def test_a_row_dated_in_the_future_is_loaded_warned_of_and_blinds_nothing(
 
 
 @pytest.mark.parametrize("told_by", ["database", "spec"])
-def test_the_clock_of_columns_without_zone_is_the_databases_own_or_the_specs(
+def test_times_without_a_zone_are_in_the_zone_of_the_database_or_the_spec(
     project: Project, postgres_database: Database, told_by: str
 ) -> None:
     # A row one hour ahead of New York's clock is in the future there, but in the past in UTC.
@@ -192,7 +192,7 @@ def test_null_cursors(project: Project, postgres_database: Database) -> None:
     assert ran() == {"include": ("synced", 1), "exclude": ("nothing new", 0)}
 
 
-def test_a_batch_of_null_cursors_only_leaves_the_cursor_where_it_was(
+def test_a_batch_with_only_null_cursors_does_not_move_the_cursor(
     project: Project, postgres_database: Database
 ) -> None:
     postgres_database.execute(
@@ -213,7 +213,7 @@ def test_a_batch_of_null_cursors_only_leaves_the_cursor_where_it_was(
     }
 
 
-def test_a_value_that_has_no_place_in_an_order_is_refused_and_blinds_nothing(
+def test_nan_and_infinite_cursors_are_rejected_and_no_row_is_missed(
     project: Project, postgres_database: Database
 ) -> None:
     cases = [

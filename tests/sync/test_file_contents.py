@@ -83,7 +83,7 @@ def test_a_json_number_is_never_rounded(project: Project) -> None:
     ]
 
 
-def test_lines_have_a_limit(project: Project) -> None:
+def test_lines_longer_than_the_limit_are_rejected(project: Project) -> None:
     """Spark's line reader silently drops longer lines; without a limit, Java runs out of memory."""
     data = project.folder / "data"
     limit = 2000
@@ -139,7 +139,7 @@ def test_lines_have_a_limit(project: Project) -> None:
     assert project.rows("select max(length(v)) from raw.declared") == [(limit - 1,)]
 
 
-def test_what_would_be_misread_is_refused(project: Project) -> None:
+def test_files_that_spark_would_misread_are_rejected(project: Project) -> None:
     data = project.folder / "data"
     csv: dict[str, dict[str, object]] = {
         name: {}
@@ -351,7 +351,7 @@ def _deep(leaf: str) -> str:
     return "struct<o:" * 35 + f"struct<a:{leaf}>" + ">" * 35
 
 
-def test_a_changed_type_does_not_bring_rows_without_a_key_again(project: Project) -> None:
+def test_a_changed_type_does_not_duplicate_rows_without_a_key(project: Project) -> None:
     data = project.folder / "data"
     options = {"format": "csv", "options": {"inferSchema": "true"}}
     _files(project, "json", json={}, csv=options)
@@ -374,7 +374,7 @@ def test_a_changed_type_does_not_bring_rows_without_a_key_again(project: Project
     ]
 
 
-def test_options_say_how_texts_are_written(project: Project) -> None:
+def test_reader_options_are_applied(project: Project) -> None:
     data = project.folder / "data"
     _write(data / "same.1.csv", "id,v\n1,a\n")
     _write(data / "same.2.csv", "v,id\nb,2\n")

@@ -143,7 +143,7 @@ def _types(project: Project, table: str, names: list[str]) -> dict[str, tuple[st
     return {name: (read[name].dataType.simpleString(), row[name]) for name in names}
 
 
-def test_types_of_some_columns(project: Project) -> None:
+def test_column_types_of_some_columns(project: Project) -> None:
     """Other columns keep their types; in each format, a value that does not fit fails the table."""
     data = project.folder / "data"
     data.mkdir()

@@ -138,7 +138,9 @@ def test_names_that_look_like_patterns_are_names(project: Project) -> None:
         assert project.rows(f"select id from raw.`{name}`") == [(str(number),)], name
 
 
-def test_what_a_file_dropper_must_not_bring_in(project: Project, tmp_path: Path) -> None:
+def test_links_out_of_the_folder_and_special_files_are_rejected(
+    project: Project, tmp_path: Path
+) -> None:
     """Rejects links to paths outside the folder, non-files, and names that Java cannot decode."""
     data = project.folder / "data"
     secret = _write(tmp_path / "outside" / "secret.csv", "id\nsesame\n", 0)
@@ -208,7 +210,7 @@ def test_what_a_file_dropper_must_not_bring_in(project: Project, tmp_path: Path)
         assert ("sesame",) in project.rows(f"select id from raw.{table}"), table
 
 
-def test_what_is_wrong_with_files_is_told_one_by_one(project: Project) -> None:
+def test_each_bad_table_has_its_own_error(project: Project) -> None:
     data = project.folder / "data"
     _write(data / "orders" / "1.csv", "id,name\n1,a\n", 0)
     (data / "empty").mkdir()
@@ -274,7 +276,7 @@ def test_columns_of_csv_files_are_matched_by_name(project: Project) -> None:
     assert (again["status"], again["redelivered"]) == ("nothing new", 0)
 
 
-def test_files_that_the_state_holds_are_not_opened_again(project: Project) -> None:
+def test_files_that_are_already_loaded_are_not_opened_again(project: Project) -> None:
     data, written = project.folder / "data", project.folder / "written"
     project.spark.range(2).selectExpr("id", "'a' as v").coalesce(1).write.parquet(str(written))
     [parquet] = written.glob("part-*")
@@ -437,7 +439,7 @@ def test_files_that_do_not_fit_are_refused(project: Project) -> None:
     assert project.rows("select id from raw.lines order by id") == [(1,), (2,)]
 
 
-def test_bounds_and_rows_are_of_the_files_that_the_options_choose(project: Project) -> None:
+def test_reader_options_select_the_files(project: Project) -> None:
     folder = project.folder / "data" / "orders"
     _write(folder / "deep" / "er" / "a.csv", "id\n1\n", 0)
     _write(folder / "b.csv", "id\n2\n", -5)

@@ -113,7 +113,7 @@ def test_a_source_that_is_replaced_while_it_is_read(
 
 
 @pytest.mark.parametrize("server", ["postgres_database", "mariadb_database"])
-def test_how_many_rows_may_leave(
+def test_how_many_tombstones_a_full_read_may_write(
     project: Project, server: str, request: pytest.FixtureRequest
 ) -> None:
     """Except on PostgreSQL, one full read writes tombstones for at most a tenth of the keys."""

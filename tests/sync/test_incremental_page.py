@@ -96,7 +96,9 @@ def _shown(text: str | None) -> str:
     return (text or "").removesuffix(" 00:00:00")
 
 
-def test_the_page_is_true(project: Project, postgres_database: Database, tmp_path: Path) -> None:
+def test_the_tables_on_the_page_are_true(
+    project: Project, postgres_database: Database, tmp_path: Path
+) -> None:
     page = Page(project, postgres_database, tmp_path / "kings")
     assert page.follow() == 9
     counted = [(one["read"], one["appended"], one["redelivered"]) for one in page.ran]

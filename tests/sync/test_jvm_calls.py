@@ -46,7 +46,7 @@ COMMENTS = {
 }
 
 
-def test_comments_arrive_as_they_are(project: Project, postgres_database: Database) -> None:
+def test_column_comments_are_read_exactly(project: Project, postgres_database: Database) -> None:
     columns = ", ".join(f'"{name}" text' for name in COMMENTS)
     postgres_database.execute(
         f'create table notes (id int primary key, "a ""b"", c" int, {columns})'
@@ -116,7 +116,7 @@ VALUES = {
 
 
 @pytest.mark.parametrize("type_", ENDS)
-def test_ends_arrive_the_same_in_one_call_and_value_by_value(
+def test_bounds_are_the_same_in_one_call_and_value_by_value(
     spark: SparkSession, postgres_database: Database, type_: CursorType
 ) -> None:
     database, name = postgres_database, ENDS[type_]

@@ -10,7 +10,7 @@ from tests.services import Database
 from tests.sync.project import Project
 
 
-def test_columns_that_a_keys_index_only_includes_are_not_part_of_it(
+def test_included_columns_of_an_index_are_not_part_of_the_key(
     project: Project, postgres_database: Database
 ) -> None:
     postgres_database.execute(
@@ -51,9 +51,7 @@ def test_a_null_is_a_key_like_any_other(project: Project, postgres_database: Dat
     ]
 
 
-def test_braces_in_where_beside_a_key_that_is_a_date(
-    project: Project, postgres_database: Database
-) -> None:
+def test_braces_in_where_with_a_date_as_key(project: Project, postgres_database: Database) -> None:
     postgres_database.execute(
         "create table days (until date primary key, tags text[], note text, c int)",
         "insert into days values ('2025-01-01', '{a}', 'x', 1), ('2025-01-02', '{}', 'x', 2), "
@@ -128,7 +126,7 @@ def test_infinite_keys_are_refused_if_another_would_be_loaded_as_the_same(
     ]
 
 
-def test_rows_that_another_server_stores_have_no_horizon_here(
+def test_a_table_with_a_foreign_partition_is_not_stored_here(
     project: Project, postgres_database: Database
 ) -> None:
     postgres_database.execute(
@@ -145,9 +143,7 @@ def test_rows_that_another_server_stores_have_no_horizon_here(
     assert [(ref.name, ref.native.stored) for ref in listed] == [("events", False)]
 
 
-def test_rows_that_a_role_may_not_see_are_told_of(
-    project: Project, postgres_database: Database
-) -> None:
+def test_row_level_security_is_reported(project: Project, postgres_database: Database) -> None:
     role = f"plain_{postgres_database.name}"
     postgres_database.execute(
         "create table secured (id int primary key, at timestamptz)",

@@ -139,7 +139,7 @@ def test_a_transaction_that_rolls_back_leaves_the_next_windows_small(
     assert project.run().table("shop.events")["read"] == 1
 
 
-def test_a_wall_clock_cursor_is_reached_back_to_in_its_own_zone(
+def test_late_rows_with_times_without_a_zone_are_found(
     project: Project, postgres_database: Database
 ) -> None:
     name = postgres_database.name
@@ -159,7 +159,9 @@ def test_a_wall_clock_cursor_is_reached_back_to_in_its_own_zone(
     assert project.run().table("shop.events")["appended"] == 1
 
 
-def test_a_role_that_cannot_see_transactions_is_told_so(project: Project, events: Database) -> None:
+def test_a_role_that_cannot_see_transactions_is_warned_and_misses_no_row(
+    project: Project, events: Database
+) -> None:
     role = f"plain_{events.name}"
     events.execute(f"create role {role} login password 'tide'", f"grant select on events to {role}")
     own = {"user": role, "password": "tide"}
@@ -222,14 +224,14 @@ def test_a_clock_that_was_set_back_loses_no_row(
     assert not any("clock was set back" in warning for warning in again.warnings)
 
 
-def test_a_view_is_synced_without_a_horizon(project: Project, events: Database) -> None:
+def test_a_view_is_synced(project: Project, events: Database) -> None:
     events.execute("create view v as select * from events")
     project.jdbc(events, ["v"], table_options={"v": {"cursor_field": "at", "primary_key": "id"}})
     project.run()
     assert project.run().table("shop.v")["status"] == "nothing new"
 
 
-def test_a_cursor_that_is_no_time_misses_no_late_row_either(
+def test_late_rows_with_a_number_or_string_as_cursor_are_found(
     project: Project, postgres_database: Database
 ) -> None:
     kinds = {"int": "insert into ints values ({0})", "text": "insert into texts values ('k{0}')"}
@@ -345,7 +347,7 @@ def test_numbers_that_commit_out_of_order_are_found_with_nothing_open(
         assert (reported["read"], reported["appended"]) == (1, 0)
 
 
-def test_what_is_in_flight_when_a_cursor_is_set_by_hand_and_after_is_found(
+def test_transactions_open_while_the_cursor_is_set_by_hand_are_found(
     project: Project, postgres_database: Database
 ) -> None:
     tables = {"by_time": "at", "by_xmin": "xmin"}

@@ -29,7 +29,7 @@ def _recorded(project: Project) -> list[str]:
     ]
 
 
-def test_nothing_new_is_recorded_once_a_minute(
+def test_idle_syncs_are_recorded_once_a_minute(
     project: Project, postgres_database: Database
 ) -> None:
     postgres_database.execute(
@@ -54,7 +54,7 @@ def test_nothing_new_is_recorded_once_a_minute(
     assert _recorded(project)[6:] == ["nothing new"]
 
 
-def test_columns_that_change_between_rounds_are_noticed(
+def test_columns_that_change_between_rounds_are_detected(
     project: Project, postgres_database: Database
 ) -> None:
     postgres_database.execute(
@@ -83,7 +83,7 @@ def test_columns_that_change_between_rounds_are_noticed(
     }
 
 
-def test_the_rows_of_a_table_are_counted_while_they_are_appended(
+def test_rows_are_counted_while_they_are_appended(
     project: Project, postgres_database: Database
 ) -> None:
     postgres_database.execute(

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 
-def test_a_scala_object_is_asked_for_once(
+def test_a_scala_object_is_looked_up_once(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PySpark looks up this object for each statement of dbt."""

@@ -32,7 +32,7 @@ examples = hypothesis.settings(
 
 
 @pytest.mark.slow
-def test_any_choice(project: Project, postgres_database: Database) -> None:
+def test_random_options(project: Project, postgres_database: Database) -> None:
     """After each run, only deleted rows differ; after a reconcile, no rows differ."""
 
     @examples

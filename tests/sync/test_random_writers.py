@@ -86,7 +86,7 @@ def _check_equal(project: Project, database: Database, writers: Writers) -> None
 
 
 @pytest.mark.slow
-def test_any_writers(project: Project, postgres_database: Database) -> None:
+def test_random_writers(project: Project, postgres_database: Database) -> None:
     numbers = itertools.count()
 
     @hypothesis.settings(max_examples=3, phases=[hypothesis.Phase.generate], derandomize=True)

@@ -65,9 +65,7 @@ CHANGES = [
 ]
 
 
-def test_changes_that_snapshots_do_not_survive_wait_for_the_run(
-    project: Project, shop: Database
-) -> None:
+def test_ddl_that_is_not_mvcc_safe_waits_for_the_run(project: Project, shop: Database) -> None:
     reported = []
 
     def altered() -> None:
@@ -88,7 +86,7 @@ def test_changes_that_snapshots_do_not_survive_wait_for_the_run(
 
 
 @pytest.mark.parametrize("others", [[], ["m"]], ids=["tables only", "beside a materialized view"])
-def test_all_tables_are_locked_that_can_be(
+def test_all_tables_that_can_be_locked_are_locked(
     project: Project, postgres_database: Database, others: list[str]
 ) -> None:
     """Tables are locked in one statement, or one at a time if one of them cannot be locked."""
@@ -141,7 +139,7 @@ def test_a_table_that_another_session_locks_fails_alone(project: Project, shop: 
     assert project.run().table("shop.orders")["appended"] == 10
 
 
-def test_a_signal_ends_what_waits_for_a_locked_table(project: Project, shop: Database) -> None:
+def test_a_signal_cancels_the_wait_for_a_locked_table(project: Project, shop: Database) -> None:
     """Tests both waits: when the columns are read, and when the snapshot locks the table."""
     reported: list[str] = []
     options = {"orders": {"cursor_field": "id"}}
@@ -181,7 +179,7 @@ def test_a_signal_ends_what_waits_for_a_locked_table(project: Project, shop: Dat
     assert project.run().table("shop.orders")["appended"] == 10
 
 
-def test_a_migration_that_locks_in_another_order_is_waited_for_without_a_deadlock(
+def test_a_migration_that_locks_in_another_order_causes_no_deadlock(
     project: Project, shop: Database
 ) -> None:
     options = {name: {"cursor_field": "id"} for name in ("orders", "customers")}
@@ -211,7 +209,7 @@ def test_a_migration_that_locks_in_another_order_is_waited_for_without_a_deadloc
     assert refused == [{}]
 
 
-def test_a_change_that_queues_up_before_the_readers_is_not_waited_for_for_ever(
+def test_a_table_fails_if_a_change_waits_in_front_of_its_readers(
     project: Project, shop: Database
 ) -> None:
     session = shop.connect()
@@ -232,7 +230,9 @@ def test_a_change_that_queues_up_before_the_readers_is_not_waited_for_for_ever(
     assert project.run().table("shop.orders")["appended"] == 10
 
 
-def test_rows_that_were_not_counted_are_not_published(project: Project, shop: Database) -> None:
+def test_a_batch_with_more_rows_than_were_counted_is_not_published(
+    project: Project, shop: Database
+) -> None:
     shop.execute(
         "create table parts (id int primary key) partition by range (id)",
         "create table high partition of parts for values from (100) to (200)",
@@ -263,7 +263,7 @@ def test_rows_that_were_not_counted_are_not_published(project: Project, shop: Da
     assert project.run().table("shop.parts")["appended"] == 1
 
 
-def test_the_session_that_holds_the_snapshot_is_not_ended_for_idling(
+def test_timeouts_do_not_end_the_session_that_holds_the_snapshot(
     project: Project, shop: Database
 ) -> None:
     timeouts = ["idle_in_transaction_session_timeout", "transaction_timeout", "statement_timeout"]
@@ -274,7 +274,9 @@ def test_the_session_that_holds_the_snapshot_is_not_ended_for_idling(
     assert project.run().table("shop.orders")["appended"] == 10
 
 
-def test_a_snapshot_whose_session_is_gone_is_told_so(project: Project, shop: Database) -> None:
+def test_the_end_of_the_session_that_holds_the_snapshot_is_reported(
+    project: Project, shop: Database
+) -> None:
     def ended() -> None:
         shop.execute(
             "select pg_terminate_backend(pid) from pg_stat_activity "
