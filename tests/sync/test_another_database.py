@@ -34,7 +34,7 @@ def _fill(database: Database, *ids: int) -> None:
         database.execute(*(f"insert into {table} (id) values ({number})" for table in TABLES))
 
 
-def _tables(project: Project, database: Database) -> None:
+def _configure(project: Project, database: Database) -> None:
     project.jdbc(database, list(TABLES), table_options=OPTIONS)
 
 
@@ -47,9 +47,9 @@ def test_a_lagging_replica_is_not_reported_as_a_restored_database(
         try:
             replica._execute("select pg_wal_replay_pause()")
             _fill(database, 1, 2)
-            _tables(project, database)
+            _configure(project, database)
             project.run()
-            _tables(project, Database(replica, database.name))
+            _configure(project, Database(replica, database.name))
             ran = project.loader("run")
             assert [w for w in ran.warnings if "was restored" in w] == []
             assert any("this replica is behind" in w for w in ran.warnings)
@@ -66,7 +66,7 @@ def test_a_replica_is_read_and_then_promoted(project: Project, primary: Postgres
         replica = primary.replica()
         try:
             copy = Database(replica, database.name)
-            _tables(project, copy)
+            _configure(project, copy)
             reported = project.run()
             assert [w for w in reported.warnings if "read replica" in w] == [
                 "shop.by_time: a read replica does not show the transactions that are open "
@@ -97,13 +97,13 @@ def test_a_restored_database_is_detected(
 ) -> None:
     postgres_database.execute(*TABLES.values())
     _fill(postgres_database, 1, 2, 3)
-    _tables(project, postgres_database)
+    _configure(project, postgres_database)
     project.run()
     with primary.database() as restored:
         restored.execute(*TABLES.values())
         _fill(restored, 1, 2)
         _fill(restored, 4)
-        _tables(project, restored)
+        _configure(project, restored)
         ran = project.loader("run")
         assert ran.code == 1
         # All rows since the last sync are read again, regardless of their transaction ids.
@@ -137,7 +137,7 @@ def test_a_view_in_another_database_is_detected(
     options = {name: {"cursor_field": "at"} for name in views}
     options["by_number"] = {"cursor_field": "id"}
 
-    def filled(database: Database, low: int, high: int, day: str) -> None:
+    def create(database: Database, low: int, high: int, day: str) -> None:
         database.execute(
             "create table t (id int, at timestamptz)",
             f"insert into t select n, '{day}' from generate_series({low}, {high}) as n",
@@ -145,7 +145,7 @@ def test_a_view_in_another_database_is_detected(
         )
 
     server = postgres_database.server if same_server else primary
-    filled(postgres_database, 1, 5, "2025-02-01")
+    create(postgres_database, 1, 5, "2025-02-01")
     project.jdbc(postgres_database, list(views), table_options=options)
     project.run()
     ran = project.run()
@@ -153,7 +153,7 @@ def test_a_view_in_another_database_is_detected(
     late = "shop.{}: in a view or a table of another server, rows that commit late are found"
     assert all(any(late.format(name) in w for w in ran.warnings) for name in views)
     with server.database() as other:
-        filled(other, 4, 9, "2025-01-01")
+        create(other, 4, 9, "2025-01-01")
         project.jdbc(other, list(views), table_options=options)
         ran = project.loader("run")
         for name in ("by_time", "kept"):
@@ -215,7 +215,7 @@ def test_a_view_that_was_redefined_is_read_completely(
 def test_a_view_in_another_mariadb_database_is_detected(
     project: Project, mariadb: MariaDb, mariadb_database: Database
 ) -> None:
-    def filled(database: Database, numbers: str, day: str) -> None:
+    def create(database: Database, numbers: str, day: str) -> None:
         database.execute(
             "create table t (id int, at datetime)",
             *(f"insert into t values ({n}, '{day}')" for n in numbers),
@@ -223,14 +223,14 @@ def test_a_view_in_another_mariadb_database_is_detected(
         )
 
     options = {"v": {"cursor_field": "at"}}
-    filled(mariadb_database, "12", "2025-02-01")
+    create(mariadb_database, "12", "2025-02-01")
     project.jdbc(mariadb_database, ["v"], table_options=options)
     assert project.run().table("shop.v")["appended"] == 1
     mariadb_database.execute("create or replace view v as select * from t")
     assert project.run().table("shop.v")["appended"] == 1
     assert project.run().table("shop.v")["status"] == "nothing new"
     with mariadb.database() as other:
-        filled(other, "345", "2025-01-01")
+        create(other, "345", "2025-01-01")
         project.jdbc(other, ["v"], table_options=options)
         ran = project.run()
         assert ran.table("shop.v")["appended"] == 3
@@ -253,7 +253,7 @@ def test_numbers_that_are_reused_after_a_failover_are_read(
             )
         replica = primary.replica()
         try:
-            _busy(database, Database(replica, database.name))
+            _write_pages(database, Database(replica, database.name))
             replica.promote()  # the primary keeps writing for a while; these rows are lost
             for table in options:
                 database.execute(fill.format(table, "lost", 4, 12))
@@ -282,7 +282,7 @@ def test_numbers_that_are_reused_after_a_failover_are_read(
             replica.remove()
 
 
-def _busy(primary: Database, replica: Database) -> None:
+def _write_pages(primary: Database, replica: Database) -> None:
     """Writes so many pages that the first checkpoint after a promotion takes minutes."""
     primary.execute(
         "create table pages as select n, repeat('x', 2000) from generate_series(1, 20000) n"
@@ -310,7 +310,7 @@ def test_late_rows_from_logical_replication_are_found(project: Project, primary:
             f"with (create_slot = false, copy_data = false, slot_name = '{slot}')",
         )
 
-        def applied(count: int) -> None:
+        def await_rows(count: int) -> None:
             while subscriber.query("select count(*) from events") != [(count,)]:
                 pass
 
@@ -320,14 +320,14 @@ def test_late_rows_from_logical_replication_are_found(project: Project, primary:
             late.autocommit = False
             late.execute("insert into events values (1, now() - interval '1 hour')")
             publisher.execute("insert into events values (2, now())")
-            applied(1)
+            await_rows(1)
             assert project.run().table("shop.events")["appended"] == 1
             late.commit()
             late.close()
-            applied(2)
+            await_rows(2)
             assert project.run().table("shop.events")["appended"] == 1
             publisher.execute("insert into events values (3, now() - interval '2 hours')")
-            applied(3)
+            await_rows(3)
         finally:
             subscriber.execute("drop subscription shop")
         # Late rows are found even if the subscription has been dropped since the last sync.

@@ -51,7 +51,7 @@ def loader(shop: Project) -> Iterator[Loader]:
         yield loader
 
 
-def _facts(events: list[Any]) -> list[dict[str, Any]]:
+def _normalize(events: list[Any]) -> list[dict[str, Any]]:
     """Returns events without times, in an order that does not depend on threads."""
     varying = {"at", "seconds", "batch", "complete_until"}
     return sorted(
@@ -103,7 +103,7 @@ def test_a_run_has_typed_results_and_the_events_of_the_command_line(
     shop.schema = shop.schema.replace("raw_", "cli_")
     shop.write()
     by_command = shop.loader("run").events
-    assert _facts(by_command) == _facts(events)
+    assert _normalize(by_command) == _normalize(events)
     assert {event["event"] for event in events} >= {"phase", "table", "error"}
 
 

@@ -53,7 +53,7 @@ def synced(project: Project, monkeypatch: pytest.MonkeyPatch) -> Synced:
     return run
 
 
-def _made(project: Project, database: Database, tables: list[str], **options: object) -> None:
+def _create(project: Project, database: Database, tables: list[str], **options: object) -> None:
     for table in tables:
         database.execute(*(sql.format(table) for sql in ORDERS))
     given = {table: {"cursor_field": "at", **options} for table in tables}
@@ -61,7 +61,7 @@ def _made(project: Project, database: Database, tables: list[str], **options: ob
     project.run()
 
 
-def _newest(project: Project, table: str, row: int = 5) -> str:
+def _read_newest(project: Project, table: str, row: int = 5) -> str:
     """Returns the text of a row's newest version, in the dbt package's order of versions."""
     [(text,)] = project.rows(
         "select max_by(a, struct(_cq_generation, at, _cq_batch, _cq_seq)) "
@@ -73,7 +73,7 @@ def _newest(project: Project, table: str, row: int = 5) -> str:
 def test_new_rows_are_not_compared(
     project: Project, postgres_database: Database, synced: Synced
 ) -> None:
-    _made(project, postgres_database, ["orders", "alone", "moved"])
+    _create(project, postgres_database, ["orders", "alone", "moved"])
     for table in ("orders", "alone", "moved"):
         postgres_database.execute(NEW.format(table))
     postgres_database.execute(
@@ -85,7 +85,7 @@ def test_new_rows_are_not_compared(
         "moved": (4, 0, False),  # the row at the cursor has a newer version
     }
     assert {of[0] for of in synced().values()} == {0}
-    assert _newest(project, "moved") == "x"
+    assert _read_newest(project, "moved") == "x"
     [(read, redelivered, appended)] = project.rows(
         "select rows_read, rows_redelivered, rows_appended from raw._cq_syncs "
         "where table_name = 'orders' and batch = 2"
@@ -138,32 +138,32 @@ def test_neighbouring_cursors_of_every_type(
 def test_a_change_at_the_cursor_is_found_among_new_rows(
     project: Project, postgres_database: Database, synced: Synced
 ) -> None:
-    _made(project, postgres_database, ["orders"])
+    _create(project, postgres_database, ["orders"])
     postgres_database.execute(f"update orders set a = 'x' where {LAST}", NEW.format("orders"))
     assert synced() == {"orders": (4, 0, True)}
-    assert _newest(project, "orders") == "x"
+    assert _read_newest(project, "orders") == "x"
 
 
 def test_a_newer_read_outranks_a_row_dated_in_the_future(
     project: Project, postgres_database: Database, synced: Synced
 ) -> None:
-    _made(project, postgres_database, ["orders"])
+    _create(project, postgres_database, ["orders"])
     postgres_database.execute("insert into orders values (6, 'future', '2999-01-01')")
     assert synced() == {"orders": (1, 1, False)}
     postgres_database.execute("delete from orders where id = 6")
     synced()
     postgres_database.execute("insert into orders values (6, 'today', now())")
     assert synced()["orders"][::2] == (1, True)
-    assert _newest(project, "orders", 6) == "today"
+    assert _read_newest(project, "orders", 6) == "today"
     postgres_database.execute("update orders set a = 'tomorrow', at = now() where id = 6")
     assert synced()["orders"][0] == 1
-    assert _newest(project, "orders", 6) == "tomorrow"
+    assert _read_newest(project, "orders", 6) == "tomorrow"
 
 
 def test_late_rows_are_read_with_new_ones(
     project: Project, postgres_database: Database, synced: Synced
 ) -> None:
-    _made(project, postgres_database, ["orders"])
+    _create(project, postgres_database, ["orders"])
     with postgres_database.connect() as late:
         late.autocommit = False
         late.execute(f"update orders set a = 'late', at = now() where {LAST}")
@@ -172,24 +172,24 @@ def test_late_rows_are_read_with_new_ones(
         late.commit()
     postgres_database.execute("insert into orders values (7, 'a', clock_timestamp())")
     assert synced() == {"orders": (2, 1, True)}
-    assert _newest(project, "orders") == "late"
+    assert _read_newest(project, "orders") == "late"
 
 
 def test_rows_at_the_cursor_are_compared_after_a_backfill(
     project: Project, postgres_database: Database, synced: Synced
 ) -> None:
-    _made(project, postgres_database, ["orders"])
+    _create(project, postgres_database, ["orders"])
     postgres_database.execute(f"update orders set a = 'between' where {LAST}")
     project.loader("run", "--from", "2025-01-01")
     postgres_database.execute(f"update orders set a = 'a5' where {LAST}", NEW.format("orders"))
     assert synced() == {"orders": (4, 0, True)}
-    assert _newest(project, "orders") == "a5"
+    assert _read_newest(project, "orders") == "a5"
 
 
 def test_rows_are_compared_after_the_cursor_was_set_back(
     project: Project, postgres_database: Database, synced: Synced
 ) -> None:
-    _made(project, postgres_database, ["orders"])
+    _create(project, postgres_database, ["orders"])
     assert project.loader("state", "set", "shop.orders", "2025-01-01 00:00:03").code == 0
     postgres_database.execute(NEW.format("orders"))
     assert synced() == {"orders": (3, 5, True)}  # without its mark, the sync reads all rows
@@ -199,11 +199,11 @@ def test_within_a_lookback_changes_are_found(
     project: Project, postgres_database: Database, synced: Synced
 ) -> None:
     tables = ["same", "other"]
-    _made(project, postgres_database, tables, lookback="3 s")
+    _create(project, postgres_database, tables, lookback="3 s")
     postgres_database.execute(*(NEW.format(table) for table in tables))
     postgres_database.execute("update other set a = 'x' where id = 3")
     assert synced()["other"] == (4, 3, True)
-    assert _newest(project, "other", 3) == "x"
+    assert _read_newest(project, "other", 3) == "x"
 
 
 def test_rows_without_a_key_are_appended_once(

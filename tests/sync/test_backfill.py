@@ -26,7 +26,7 @@ def orders(project: Project, postgres_database: Database) -> Database:
     return postgres_database
 
 
-def newest(project: Project) -> list[tuple[object, ...]]:
+def read_newest(project: Project) -> list[tuple[object, ...]]:
     return project.rows(
         "select id, max_by(note, struct(_cq_generation, at, _cq_batch, _cq_seq)) "
         "from raw.orders group by id order by id"
@@ -47,7 +47,7 @@ def test_a_range_is_read_again_in_chunks(project: Project, orders: Database) -> 
     assert ledger == [("backfill", 2 + n, low.isoformat(), high, 2) for n, low in enumerate(lows)]
     after = project.state("shop.orders")
     assert after == before | {"batch": 7}
-    notes = [note for _, note in newest(project)]
+    notes = [note for _, note in read_newest(project)]
     assert notes == ["changed"] * 12 + ["first"] * 12
 
     # A second backfill appends nothing, and the next sync continues at the stored cursor.
@@ -58,12 +58,12 @@ def test_a_range_is_read_again_in_chunks(project: Project, orders: Database) -> 
     )
     orders.execute("insert into orders values (99, 'new', date '2026-01-01')")
     project.run()
-    assert len(newest(project)) == 2 * MONTHS + 1
+    assert len(read_newest(project)) == 2 * MONTHS + 1
 
 
 def test_without_an_end_a_backfill_stops_at_the_cursor(project: Project, orders: Database) -> None:
     assert project.run("--from", "2025-01-01").table("shop.orders")["appended"] == 2 * MONTHS
-    assert newest(project) == orders.query("select id, note from orders order by id")
+    assert read_newest(project) == orders.query("select id, note from orders order by id")
 
 
 WRONG: dict[str, tuple[list[str], int]] = {

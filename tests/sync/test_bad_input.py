@@ -31,7 +31,7 @@ FINE = {"cursor_field": "c"}
 SECRET = "hunter2-tide"
 
 
-def _fine(database: Database, *tables: str) -> None:
+def _create(database: Database, *tables: str) -> None:
     for table in tables:
         database.execute(
             f"create table {table} (id int primary key, c int, name varchar(20))",
@@ -39,11 +39,11 @@ def _fine(database: Database, *tables: str) -> None:
         )
 
 
-def _failed(ran: Ran) -> set[str]:
+def _list_failed(ran: Ran) -> set[str]:
     return {e["table"] for e in ran.events if e["event"] == "table" and e["status"] == "failed"}
 
 
-def _ledger(project: Project) -> dict[str, tuple[str, str | None]]:
+def _read_ledger(project: Project) -> dict[str, tuple[str, str | None]]:
     """Returns the status and the error of each table's only sync."""
     rows = project.rows("select source_name, table_name, status, error from raw._cq_syncs")
     return {f"{source}.{table}": (status, error) for source, table, status, error in rows}
@@ -52,7 +52,7 @@ def _ledger(project: Project) -> dict[str, tuple[str, str | None]]:
 def test_each_unreadable_source_has_its_error_and_the_others_are_synced(
     project: Project, postgres_database: Database, mariadb_database: Database, tmp_path: Path
 ) -> None:
-    _fine(postgres_database, "fine")
+    _create(postgres_database, "fine")
     pg, my = postgres_database.url, mariadb_database.url
     parameter = f"?password={SECRET}"
     sources: dict[str, tuple[dict[str, Any], str, str]] = {
@@ -131,8 +131,8 @@ def test_each_unreadable_source_has_its_error_and_the_others_are_synced(
         assert reported[name]["remedy"].startswith(remedy), name
     # There is one error per source; each of its tables has a row in the summary and the ledger.
     failed = {f"{name}.{table}" for name in sources for table in ("a", "b")}
-    assert _failed(ran) == failed
-    ledger = _ledger(project)
+    assert _list_failed(ran) == failed
+    ledger = _read_ledger(project)
     assert {name for name, (status, _) in ledger.items() if status == "failed"} == failed
     assert "Traceback" in ran.text  # because of --debug; secrets must not be in it
     for text in (ran.text, str(ledger)):
@@ -154,7 +154,7 @@ def test_each_bad_table_has_its_error_and_the_others_are_synced(
         "ranges",
         "range_text",
     ]
-    _fine(postgres_database, *names, "typo", "unsorted")
+    _create(postgres_database, *names, "typo", "unsorted")
     postgres_database.execute(
         "alter table typed add column flag boolean",
         "alter table unsorted add column doc jsonb default '{}'",
@@ -214,9 +214,9 @@ def test_each_bad_table_has_its_error_and_the_others_are_synced(
     }
     assert set(ran.errors) == expected
     bad = set(options) - {"fine", "nokey", "ghost"} | {"fines"}
-    assert _failed(ran) == {f"shop.{name}" for name in bad}
-    ledger = _ledger(project)
-    assert {name for name, (status, _) in ledger.items() if status == "failed"} == _failed(ran)
+    assert _list_failed(ran) == {f"shop.{name}" for name in bad}
+    ledger = _read_ledger(project)
+    assert {name for name, (status, _) in ledger.items() if status == "failed"} == _list_failed(ran)
     assert ledger["shop.typo"][1] in expected
     assert not any(project.lake().exists(name) for name in bad)
 
@@ -231,13 +231,13 @@ def test_each_bad_table_has_its_error_and_the_others_are_synced(
     [error] = typo.errors
     assert error.startswith("--select: no table of the spec matches 'shop.fin'. Did you mean")
     missing = project.loader("run", "--select", "shop.fines")
-    assert (missing.code, len(missing.errors), _failed(missing)) == (1, 1, {"shop.fines"})
+    assert (missing.code, len(missing.errors), _list_failed(missing)) == (1, 1, {"shop.fines"})
 
 
 def test_a_table_that_is_dropped_while_the_run_is_planned(
     project: Project, postgres_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _fine(postgres_database, "fine", "gone")
+    _create(postgres_database, "fine", "gone")
     project.jdbc(postgres_database, ["fine", "gone"], table_options={"fine": FINE, "gone": FINE})
     prepare = Pipeline.prepare
 
@@ -258,7 +258,7 @@ def test_a_table_that_is_dropped_while_the_run_is_planned(
 def test_a_state_that_another_tool_wrote_is_refused_until_it_is_set_or_reset(
     project: Project, postgres_database: Database
 ) -> None:
-    _fine(postgres_database, "fine", "foreign_")
+    _create(postgres_database, "fine", "foreign_")
     project.jdbc(
         postgres_database, ["fine", "foreign_"], table_options={"fine": FINE, "foreign_": FINE}
     )
@@ -335,7 +335,7 @@ class _Slow:
             f"from generate_series(1, {rows}) as i",
         )
 
-    def reader(self, count: int = 1) -> int:
+    def await_reader(self, count: int = 1) -> int:
         """Waits until this many backends read the view; returns the process id of one."""
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
@@ -366,13 +366,13 @@ def test_a_database_that_dies_in_mid_read(
     project: Project, postgres_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_once, "RETRY_PAUSES", ())
-    _fine(postgres_database, "fine")
+    _create(postgres_database, "fine")
     slow = _Slow(postgres_database)
     options = {"fine": FINE, "slow": {**FINE, "primary_key": "id"}}
     project.jdbc(postgres_database, ["fine", "slow"], table_options=options)
 
     def kill() -> None:
-        postgres_database.query(f"select pg_terminate_backend({slow.reader()})")
+        postgres_database.query(f"select pg_terminate_backend({slow.await_reader()})")
 
     killer = threading.Thread(target=kill)
     killer.start()
@@ -383,7 +383,7 @@ def test_a_database_that_dies_in_mid_read(
         "table shop.slow: terminating connection due to administrator command. "
         "The database ended the connection: no row of this batch is visible; run again"
     ]
-    assert _visible(project, "slow") == 0
+    assert _count_rows(project, "slow") == 0
     slow.hurry()
     assert project.run().table("shop.slow")["appended"] == 1200
     assert project.run().table("shop.slow")["status"] == "nothing new"
@@ -394,13 +394,13 @@ def test_a_table_is_retried_after_a_lost_connection(
     project: Project, postgres_database: Database, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     monkeypatch.setattr(run_once, "RETRY_PAUSES", (0.1, 0.1))
-    _fine(postgres_database, "fine")
+    _create(postgres_database, "fine")
     slow = _Slow(postgres_database)
     options = {"fine": FINE, "slow": {**FINE, "primary_key": "id"}}
     project.jdbc(postgres_database, ["fine", "slow"], table_options=options)
 
     def kill() -> None:
-        reader = slow.reader()
+        reader = slow.await_reader()
         slow.hurry()
         postgres_database.query(f"select pg_terminate_backend({reader})")
 
@@ -420,7 +420,7 @@ def test_a_table_is_retried_after_a_lost_connection(
     assert sorted(project.rows(statuses)) == [
         *(("fine", "synced"), ("slow", "failed"), ("slow", "synced")),
     ]
-    assert _visible(project, "slow") == 1200
+    assert _count_rows(project, "slow") == 1200
 
 
 def test_an_interrupted_run_ends_cleanly(project: Project, postgres_database: Database) -> None:
@@ -428,14 +428,14 @@ def test_an_interrupted_run_ends_cleanly(project: Project, postgres_database: Da
     slow = _Slow(postgres_database)
     options = {"slow": {**FINE, "primary_key": "id"}}
     project.jdbc(postgres_database, ["slow"], table_options=options)
-    with _process(project, "run") as process:
-        slow.reader()
+    with _start_loader(project, "run") as process:
+        slow.await_reader()
         process.send_signal(signal.SIGINT)
         text, _ = process.communicate(timeout=120)
     assert process.returncode == 1, text
     assert "error: table shop.slow: the run was interrupted. No row of this batch" in text
     assert "Traceback" not in text
-    assert _visible(project, "slow") == 0
+    assert _count_rows(project, "slow") == 0
     slow.hurry()
     assert project.run().table("shop.slow")["appended"] == 1200
 
@@ -449,13 +449,13 @@ def test_a_run_continues_in_a_new_java_process(
     options = {name: {**FINE, "primary_key": "id"} for name in names}
     postgres_database.execute(*(f"create view {name} as select * from slow" for name in names[1:]))
     project.jdbc(postgres_database, list(names), table_options=options)
-    with _process(project, "run", "--concurrency", "2") as process:
-        slow.reader(2)
-        first = _java(process.pid)
+    with _start_loader(project, "run", "--concurrency", "2") as process:
+        slow.await_reader(2)
+        first = _find_jvm(process.pid)
         os.kill(first, signal.SIGKILL)
         slow.stop_reading()  # they detect that their client died only when they send rows
-        slow.reader()
-        second = _java(process.pid)
+        slow.await_reader()
+        second = _find_jvm(process.pid)
         assert second != first
         os.kill(second, signal.SIGKILL)
         slow.hurry()
@@ -479,10 +479,10 @@ def test_a_run_continues_in_a_new_java_process(
     ]
     assert "while only this table was being synced" in ledger[2][2]
     assert project.run().table("shop.slow3")["appended"] == 1200
-    assert [_visible(project, name) for name in names] == [1200] * 3
+    assert [_count_rows(project, name) for name in names] == [1200] * 3
 
 
-def _java(pid: int) -> int:
+def _find_jvm(pid: int) -> int:
     """Returns the process id of a loader's JVM."""
     children = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/children")]
     [java] = [
@@ -496,25 +496,25 @@ def _java(pid: int) -> int:
 def test_output_that_cannot_be_written_fails_no_table(
     project: Project, postgres_database: Database
 ) -> None:
-    _fine(postgres_database, "fine")
+    _create(postgres_database, "fine")
     project.jdbc(postgres_database, ["fine"], table_options={"fine": FINE})
     run = ("--log-format", "json", "run")
-    with Path("/dev/full").open("w") as full, _process(project, *run, stdout=full) as process:
+    with Path("/dev/full").open("w") as full, _start_loader(project, *run, stdout=full) as process:
         _, errors = process.communicate(timeout=120)
     assert process.returncode == 1
     [line] = errors.splitlines()
     assert json.loads(line)["what"] == "it cannot be written to: No space left on device"
-    assert _visible(project, "fine") == 2
+    assert _count_rows(project, "fine") == 2
     assert project.run().table("shop.fine")["status"] == "nothing new"
 
 
-def _visible(project: Project, table: str) -> int:
+def _count_rows(project: Project, table: str) -> int:
     lake = project.lake()
     return lake.frame(table).count() if lake.exists(table) else 0
 
 
 @contextlib.contextmanager
-def _process(
+def _start_loader(
     project: Project, *arguments: str, stdout: IO[str] | None = None
 ) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(

@@ -20,28 +20,30 @@ LAST = "id = 5"
 def orders(project: Project, postgres_database: Database) -> Database:
     """A table with five rows, synced once."""
     postgres_database.execute(*ROWS)
-    _spec(project, postgres_database)
+    _configure(project, postgres_database)
     project.run()
     return postgres_database
 
 
-def _spec(project: Project, database: Database, **options: object) -> None:
+def _configure(project: Project, database: Database, **options: object) -> None:
     given = {"orders": {"cursor_field": "at", **options}}
     project.jdbc(database, ["orders"], table_options=given)
 
 
-def _synced(project: Project) -> tuple[object, ...]:
+def _sync(project: Project) -> tuple[object, ...]:
     """Syncs; returns status, rows appended, rows redelivered, whether a Spark job ran."""
-    jobs = _jobs(project)
+    jobs = _count_jobs(project)
     ran = project.run().table("shop.orders")
-    return ran["status"], ran["appended"], ran["redelivered"], _jobs(project) > jobs
+    return ran["status"], ran["appended"], ran["redelivered"], _count_jobs(project) > jobs
 
 
-def _jobs(project: Project) -> int:
+def _count_jobs(project: Project) -> int:
     return int(project.spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs())  # type: ignore[attr-defined]
 
 
-def _newest(project: Project, columns: str = "a, b", table: str = "orders") -> tuple[object, ...]:
+def _read_newest(
+    project: Project, columns: str = "a, b", table: str = "orders"
+) -> tuple[object, ...]:
     query = f"select {columns} from raw.{table} where {LAST} order by _cq_batch"
     [found] = project.rows(query)[-1:]
     return found
@@ -54,9 +56,9 @@ def test_unchanged_rows_at_the_cursor_are_not_read_again(
     project: Project, orders: Database
 ) -> None:
     before = project.state("shop.orders")
-    assert _synced(project) == UNCHANGED
+    assert _sync(project) == UNCHANGED
     orders.execute(f"update orders set a = a where {LAST}")  # written but equal
-    assert _synced(project) == UNCHANGED
+    assert _sync(project) == UNCHANGED
     assert project.state("shop.orders") == before
 
 
@@ -82,8 +84,8 @@ def test_changed_rows_at_the_cursor_are_read(project: Project, postgres_database
     project.run()
 
     def synced() -> dict[str, tuple[object, ...]]:
-        jobs, ran = _jobs(project), project.run()
-        worked = _jobs(project) > jobs
+        jobs, ran = _count_jobs(project), project.run()
+        worked = _count_jobs(project) > jobs
         reported = {table: ran.table(f"shop.{table}") for table in CHANGES}
         return {
             table: (of["status"], of["appended"], of["redelivered"], worked)
@@ -98,7 +100,7 @@ def test_changed_rows_at_the_cursor_are_read(project: Project, postgres_database
         CHANGES, ("synced", 1)
     )
     for table, (_, newest) in CHANGES.items():
-        assert _newest(project, table=table) == newest, table
+        assert _read_newest(project, table=table) == newest, table
     assert synced() == dict.fromkeys(CHANGES, UNCHANGED)
 
 
@@ -107,9 +109,9 @@ def test_a_row_that_replaces_the_last_one_is_read(project: Project, orders: Data
         f"delete from orders where {LAST}",
         "insert into orders select 6, 'a5', 'b', max(at) + interval '1 s' from orders",
     )
-    assert _synced(project)[:2] == ("synced", 1)
+    assert _sync(project)[:2] == ("synced", 1)
     orders.execute("delete from orders where id = 6")
-    assert _synced(project)[:2] == ("nothing new", 0)
+    assert _sync(project)[:2] == ("nothing new", 0)
 
 
 def test_a_value_that_was_changed_back_after_a_backfill_is_read(
@@ -117,37 +119,37 @@ def test_a_value_that_was_changed_back_after_a_backfill_is_read(
 ) -> None:
     orders.execute(f"update orders set a = 'between' where {LAST}")
     project.loader("run", "--from", "2025-01-01")
-    assert _newest(project) == ("between", "b")
+    assert _read_newest(project) == ("between", "b")
     orders.execute(f"update orders set a = 'a5' where {LAST}")
-    assert _synced(project)[:2] == ("synced", 1)
-    assert _newest(project) == ("a5", "b")
+    assert _sync(project)[:2] == ("synced", 1)
+    assert _read_newest(project) == ("a5", "b")
 
 
 def test_rows_at_the_cursor_are_reread_if_deleted_field_changes(
     project: Project, orders: Database
 ) -> None:
-    assert _synced(project) == UNCHANGED
+    assert _sync(project) == UNCHANGED
     orders.execute("alter table orders add column gone timestamptz")
-    _spec(project, orders, deleted_field="gone")
-    assert _synced(project)[3]  # the columns have changed, so the rows are read once
+    _configure(project, orders, deleted_field="gone")
+    assert _sync(project)[3]  # the columns have changed, so the rows are read once
     orders.execute(f"update orders set gone = now() where {LAST}")
-    assert _synced(project)[:2] == ("synced", 1)
-    assert _newest(project, "_cq_deleted") == (True,)
-    _spec(project, orders)
-    assert _synced(project)[:2] == ("synced", 1)
-    assert _newest(project, "_cq_deleted") == (False,)
+    assert _sync(project)[:2] == ("synced", 1)
+    assert _read_newest(project, "_cq_deleted") == (True,)
+    _configure(project, orders)
+    assert _sync(project)[:2] == ("synced", 1)
+    assert _read_newest(project, "_cq_deleted") == (False,)
 
 
 def test_a_cursor_set_by_hand_reads_again(project: Project, orders: Database) -> None:
     same = project.state("shop.orders")["cursor"]
     assert project.loader("state", "set", "shop.orders", same).code == 0
-    assert _synced(project)[3]
-    assert _synced(project) == UNCHANGED
+    assert _sync(project)[3]
+    assert _sync(project) == UNCHANGED
 
 
 def test_redelivered_rows_append_appends_them_again(project: Project, orders: Database) -> None:
-    _spec(project, orders, redelivered_rows="append")
-    assert _synced(project)[:2] == ("synced", 1)
+    _configure(project, orders, redelivered_rows="append")
+    assert _sync(project)[:2] == ("synced", 1)
 
 
 def test_changed_rows_without_a_cursor_are_read(
@@ -155,11 +157,11 @@ def test_changed_rows_without_a_cursor_are_read(
 ) -> None:
     postgres_database.execute(*(one.replace(" not null", "") for one in ROWS))
     postgres_database.execute("insert into orders values (6, 'a6', 'b', null)")
-    _spec(project, postgres_database)
+    _configure(project, postgres_database)
     project.run()
-    assert _synced(project) == ("nothing new", 0, 2, False)
+    assert _sync(project) == ("nothing new", 0, 2, False)
     postgres_database.execute("update orders set a = 'x' where id = 6")
-    assert _synced(project)[:2] == ("synced", 1)
+    assert _sync(project)[:2] == ("synced", 1)
 
 
 def test_a_transaction_that_commits_late_is_read(project: Project, orders: Database) -> None:
@@ -167,10 +169,10 @@ def test_a_transaction_that_commits_late_is_read(project: Project, orders: Datab
         late.autocommit = False
         late.execute("insert into orders values (7, 'late', 'b', now())")
         orders.execute("insert into orders values (8, 'a8', 'b', now())")
-        assert _synced(project)[:2] == ("synced", 1)
-        assert _synced(project)[:2] == ("nothing new", 0)
+        assert _sync(project)[:2] == ("synced", 1)
+        assert _sync(project)[:2] == ("nothing new", 0)
         late.commit()
-    assert _synced(project)[:2] == ("synced", 1)
+    assert _sync(project)[:2] == ("synced", 1)
     assert project.rows("select a from raw.orders where id = 7") == [("late",)]
 
 
@@ -182,20 +184,20 @@ def test_many_rows_at_the_cursor_are_not_read_again(
         "insert into orders select g, 'a', 'b', timestamptz '2025-01-01' "
         "from generate_series(1, 20000) g",
     )
-    _spec(project, postgres_database)
+    _configure(project, postgres_database)
     project.run()
-    assert _synced(project) == ("nothing new", 0, 20_000, False)
+    assert _sync(project) == ("nothing new", 0, 20_000, False)
     postgres_database.execute("update orders set a = 'x' where id = 7")
-    assert _synced(project) == ("synced", 1, 19_999, True)
+    assert _sync(project) == ("synced", 1, 19_999, True)
 
 
 def test_a_view_is_always_read(project: Project, postgres_database: Database) -> None:
     postgres_database.execute(*(one.replace("orders", "kept") for one in ROWS))
     postgres_database.execute("create view orders as select * from kept")
-    _spec(project, postgres_database)
+    _configure(project, postgres_database)
     project.run()
     # The default lookback of a view is five minutes.
-    assert _synced(project) == ("nothing new", 0, 5, True)
+    assert _sync(project) == ("nothing new", 0, 5, True)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +207,7 @@ def test_a_full_refresh_reads_all_rows_even_if_nothing_is_new(
     project: Project, postgres_database: Database, options: dict[str, object]
 ) -> None:
     postgres_database.execute(*ROWS)
-    _spec(project, postgres_database, initial_cursor="2025-01-01", **options)
+    _configure(project, postgres_database, initial_cursor="2025-01-01", **options)
     project.run()
     postgres_database.execute("delete from orders where id = 3")
     project.run()
@@ -224,7 +226,7 @@ def test_no_digest_is_stored_if_no_row_was_read(
         "(2, 'a', 'b', now() + interval '2 days')",
     )
     [(tomorrow,)] = postgres_database.query("select (now() + interval '1 day')::text")
-    _spec(project, postgres_database, initial_cursor=tomorrow)
+    _configure(project, postgres_database, initial_cursor=tomorrow)
     project.run()
     assert "boundary" not in project.state("shop.orders")
 
@@ -235,14 +237,14 @@ def test_a_change_in_any_partition_is_read(project: Project, postgres_database: 
         "create table near partition of orders for values in ('b')",
         ROWS[1],
     )
-    _spec(project, postgres_database, primary_key=["id"])
+    _configure(project, postgres_database, primary_key=["id"])
     project.run()
-    assert not _synced(project)[3]
+    assert not _sync(project)[3]
     postgres_database.execute(
         "create table far (like orders)",
         f"insert into far select id, a, 'c', at from orders where {LAST}",
         f"delete from orders where {LAST}",
         "alter table orders attach partition far for values in ('c')",
     )
-    assert _synced(project)[:2] == ("synced", 1)
-    assert _newest(project) == ("a5", "c")
+    assert _sync(project)[:2] == ("synced", 1)
+    assert _read_newest(project) == ("a5", "c")

@@ -6,7 +6,7 @@ from tests.services import Database
 from tests.sync.project import Project
 
 
-def _notes(project: Project) -> dict[str, str]:
+def _read_notes(project: Project) -> dict[str, str]:
     checked = project.loader("check")
     assert checked.code == 0, checked.text
     return {e["table"].removeprefix("shop."): e["notes"] for e in checked.events if "notes" in e}
@@ -30,7 +30,7 @@ def test_problems_of_cursors_are_reported(project: Project, postgres_database: D
         "seen": {"cursor_field": "day", "primary_key": ["id"]},
     }
     project.jdbc(postgres_database, list(options), table_options=options)
-    notes = _notes(project)
+    notes = _read_notes(project)
     assert notes["fine"] == ""
     assert notes["holes"] == (
         "at has no index: every sync scans the whole table; "
@@ -51,11 +51,11 @@ def test_updates_that_did_not_change_the_cursor_are_reported(
     )
     options = {"parts": {"cursor_field": "version"}}
     project.jdbc(postgres_database, ["parts"], table_options=options)
-    assert _notes(project) == {"parts": ""}
+    assert _read_notes(project) == {"parts": ""}
     project.run()
     postgres_database.execute("update parts set note = 'c' where id = 1")
     project.run()
-    assert _notes(project) == {
+    assert _read_notes(project) == {
         "parts": "1 row was updated, but version stayed the same: such updates are found only if "
         "they are at the cursor or within the lookback"
     }

@@ -50,15 +50,15 @@ ZERO: list[Type] = [
 ]
 
 
-def _names(types: list[Type]) -> list[str]:
+def _name_columns(types: list[Type]) -> list[str]:
     return [f"v{i}" for i in range(len(types))]
 
 
-def _as_texts(project: Project, types: list[Type]) -> list[str | None]:
+def _load_texts(project: Project, types: list[Type]) -> list[str | None]:
     """Syncs each column as a string, reconciles, and returns the first row's texts."""
     ran = project.run()
     assert ran.warnings == []
-    names = _names(types)
+    names = _name_columns(types)
     raw = project.lake().frame("t").orderBy("id")
     assert {raw.schema[name].dataType.simpleString() for name in names} == {"string"}
     first, second = raw.select(*names).collect()
@@ -75,7 +75,7 @@ def _insert(types: list[Type]) -> tuple[str, str]:
 
 
 def _options(types: list[Type]) -> dict[str, Any]:
-    chosen = dict.fromkeys(_names(types), "string")
+    chosen = dict.fromkeys(_name_columns(types), "string")
     return {"t": {"cursor_field": "c", "column_types": chosen}}
 
 
@@ -83,7 +83,7 @@ def test_every_type_of_postgresql_as_text(project: Project, postgres_database: D
     types = [*POSTGRESQL, *ODD]
     postgres_database.execute(*CREATED, define(types), *_insert(types))
     project.jdbc(postgres_database, ["t"], table_options=_options(types))
-    found = _as_texts(project, types)
+    found = _load_texts(project, types)
     assert found[len(POSTGRESQL) :] == [text for *_, text in ODD]
     texts = ", ".join(f"v{i}::text" for i in range(len(POSTGRESQL)))
     postgres_database.execute("set time zone 'UTC'")
@@ -100,7 +100,7 @@ def test_every_type_of_mariadb_as_text(project: Project, mariadb_database: Datab
             cursor.execute(statement)
         connection.commit()
     project.jdbc(mariadb_database, ["t"], table_options=_options(types))
-    found = _as_texts(project, types)
+    found = _load_texts(project, types)
     assert found[len(MARIADB) :] == [text for *_, text in ZERO]
     by_kind = dict(zip((kind for kind, *_ in MARIADB), found, strict=False))
     assert (by_kind["bit(8)"], by_kind["tinyint(1)"], by_kind["year"]) == ("10100101", "2", "2024")
@@ -131,7 +131,7 @@ def test_every_type_of_derby_as_text(project: Project, execute: Execute, url: st
     types = [one for one in DERBY if "blob" not in one[0]]  # the driver returns no text
     execute(define(types), *_insert(types))
     project.add("shop", "jdbc", ["t"], {"url": url, "table_options": _options(types)})
-    found = _as_texts(project, types)
+    found = _load_texts(project, types)
     by_kind = dict(zip((kind for kind, *_ in types), found, strict=True))
     assert (by_kind["decimal(9,2)"], by_kind["char(5)"], by_kind["date"]) == (
         "1.50",

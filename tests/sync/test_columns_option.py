@@ -35,7 +35,7 @@ def _set(project: Project, database: Database, columns: Any, **options: Any) -> 
     project.jdbc(database, ["people"], table_options={"people": own}, **options)
 
 
-def _latest(project: Project, *columns: str, table: str = "people") -> list[tuple[Any, ...]]:
+def _read_latest(project: Project, *columns: str, table: str = "people") -> list[tuple[Any, ...]]:
     newest = ", ".join(f"newest.{name}" for name in columns)
     return project.rows(_LATEST.format(columns=newest, table=table))
 
@@ -64,7 +64,7 @@ def test_a_column_is_excluded_and_included(
     assert [name for name in names if not name.startswith("_cq_")] == ["id", "at", "name"]
 
     ran = _select(project, database, {"exclude": "*_secret"})
-    assert _latest(project, "id", "ssn") == [(1, "s1"), (2, "s2"), (3, "s3")], ran.text
+    assert _read_latest(project, "id", "ssn") == [(1, "s1"), (2, "s2"), (3, "s3")], ran.text
     [(changes,)] = project.rows("select max_by(schema_changes, batch) from raw._cq_syncs")
     assert changes.startswith("included ssn")
 
@@ -74,7 +74,7 @@ def test_a_column_is_excluded_and_included(
     ran = _select(project, database, ["name"])
     # Appended: id 1, and id 3, which was at the cursor and is now read without ssn.
     assert ran.table("shop.people")["appended"] == 2
-    assert _latest(project, "id", "name", "ssn") == [
+    assert _read_latest(project, "id", "name", "ssn") == [
         (1, "n1", None),
         (2, "n2", "s2"),
         (3, "n3", None),
@@ -84,7 +84,7 @@ def test_a_column_is_excluded_and_included(
 
     # Changes made while the column was excluded are not missed.
     _select(project, database, ["name", "ssn"])
-    assert _latest(project, "id", "ssn") == [(1, "new"), (2, "s2"), (3, "s3")]
+    assert _read_latest(project, "id", "ssn") == [(1, "new"), (2, "s2"), (3, "s3")]
     assert project.run().table("shop.people")["status"] == "nothing new"
     assert project.loader("reconcile").code == 0
 
@@ -114,7 +114,7 @@ def test_a_role_that_may_not_read_the_excluded_column(
     reconciled = project.loader("reconcile", "--repair", "--allow-deletes")
     assert reconciled.code == 0, reconciled.text
     assert project.loader("check").code == 0
-    assert _latest(project, "id", "name") == [(1, "late"), (3, "n3"), (4, "n4")]
+    assert _read_latest(project, "id", "name") == [(1, "late"), (3, "n3"), (4, "n4")]
 
 
 def test_without_a_key_a_changed_selection_starts_a_generation(
@@ -208,5 +208,5 @@ def test_random_selections_and_writes(project: Project, postgres_database: Datab
                 source = postgres_database.query(
                     f"select {', '.join(listed)} from {table} order by id"
                 )
-                found = _latest(project, *listed, table=table)
+                found = _read_latest(project, *listed, table=table)
                 assert found == [tuple(row) for row in source], (table, step, own)

@@ -12,7 +12,7 @@ from tests.services import Database
 from tests.sync.project import Project
 
 
-def _shop(project: Project, database: Database) -> None:
+def _create_shop(project: Project, database: Database) -> None:
     database.execute(
         "create table orders (id int primary key, note text, updated_at timestamptz)",
         "insert into orders values (1, 'a', '2025-01-01 10:00+00'), "
@@ -25,30 +25,30 @@ def _shop(project: Project, database: Database) -> None:
     project.jdbc(database, ["*"], table_options=options)
 
 
-def _text(project: Project, *arguments: str) -> tuple[int, str, str]:
+def _invoke(project: Project, *arguments: str) -> tuple[int, str, str]:
     """Returns exit code, stdout and stderr without `--log-format json`."""
     config = str(project.folder / "loader.yml")
     result = CliRunner().invoke(main, ["-c", config, *arguments])
     return result.exit_code, result.stdout, result.stderr
 
 
-def _cells(text: str) -> list[list[str]]:
+def _split_cells(text: str) -> list[list[str]]:
     """Splits a printed table into cells; columns are at least two spaces apart."""
     return [[c.strip() for c in line.split("  ") if c.strip()] for line in text.splitlines()]
 
 
 def test_before_the_first_run(project: Project, postgres_database: Database) -> None:
-    _shop(project, postgres_database)
-    code, out, err = _text(project, "check")
+    _create_shop(project, postgres_database)
+    code, out, err = _invoke(project, "check")
     assert (code, err) == (0, "")
-    [log, orders] = _cells(out)[1:3]
+    [log, orders] = _split_cells(out)[1:3]
     assert log == ["shop.log", "incremental", "at (date)"]
     assert "\nshop.log: no primary key: rows are appended, but a deduped_latest model needs" in out
     assert orders[:4] == ["shop.orders", "incremental", "updated_at (timestamptz)", "id"]
     assert "updated_at has no index: every sync scans the whole table" in out
     assert out.endswith("All tables can be synced.\n")
 
-    code, out, err = _text(project, "discover")
+    code, out, err = _invoke(project, "discover")
     assert (code, err) == (0, "")
     assert out.splitlines() == [
         "source  table        kind   primary key  cursor candidates",
@@ -69,17 +69,17 @@ def test_before_the_first_run(project: Project, postgres_database: Database) -> 
     )
 
     nothing = "Nothing has been synced yet: run `loader run`.\n"
-    assert _text(project, "status", "--fail-if-failing") == (0, nothing, "")
-    assert _text(project, "status", "--fail-if-stale", "2h") == (1, nothing, "")
-    assert _text(project, "state", "list") == (
+    assert _invoke(project, "status", "--fail-if-failing") == (0, nothing, "")
+    assert _invoke(project, "status", "--fail-if-stale", "2h") == (1, nothing, "")
+    assert _invoke(project, "state", "list") == (
         0,
         "No cursor is stored yet: run `loader run`.\n",
         "",
     )
 
-    code, out, err = _text(project, "run", "--dry-run")
+    code, out, err = _invoke(project, "run", "--dry-run")
     assert (code, err) == (0, "")
-    assert _cells(out)[1:] == [
+    assert _split_cells(out)[1:] == [
         ["shop.log", "incremental", "at", "2025-01-01", "1"],
         ["shop.orders", "incremental", "updated_at", "2025-01-02 10:00:00", "2"],
     ]
@@ -90,8 +90,8 @@ def test_before_the_first_run(project: Project, postgres_database: Database) -> 
 
 
 def test_the_output_of_run_and_status(project: Project, postgres_database: Database) -> None:
-    _shop(project, postgres_database)
-    code, out, err = _text(project, "run")
+    _create_shop(project, postgres_database)
+    code, out, err = _invoke(project, "run")
     assert code == 0
     head, *rows, total = out.splitlines()
     assert total == "2 tables: 2 synced; 3 rows appended."
@@ -114,20 +114,20 @@ def test_the_output_of_run_and_status(project: Project, postgres_database: Datab
     assert all(json.loads(line) for line in again.text.splitlines())
     assert again.table("shop.orders")["cursor"] == "2025-01-02 10:00:00"
 
-    assert _text(project, "--quiet", "run") == (0, "", "")
+    assert _invoke(project, "--quiet", "run") == (0, "", "")
 
-    code, out, err = _text(project, "status")
+    code, out, err = _invoke(project, "status")
     assert (code, err) == (0, "")
-    shown = {cells[0]: cells[1:] for cells in _cells(out)[1:]}
+    shown = {cells[0]: cells[1:] for cells in _split_cells(out)[1:]}
     assert shown["shop.orders"][:4] == ["nothing new", "2025-01-02 10:00:00", "1", "2"]
     assert shown["shop.orders"][4].endswith("ago")
 
     postgres_database.execute("drop table log")
     project.jdbc(postgres_database, ["orders", "log"], table_options=_options("orders", "log"))
-    quiet_code, quiet_out, quiet_err = _text(project, "--quiet", "run")
+    quiet_code, quiet_out, quiet_err = _invoke(project, "--quiet", "run")
     assert (quiet_code, quiet_out) == (1, "")
     assert quiet_err.startswith("error: source shop, tables: the source has no table 'log'.")
-    code, out, err = _text(project, "status")
+    code, out, err = _invoke(project, "status")
     assert "shop.log: source shop, tables: the source has no table 'log'." in out
 
 
@@ -137,7 +137,7 @@ def _options(*names: str) -> dict[str, dict[str, str]]:
 
 
 def test_state_commands(project: Project, postgres_database: Database) -> None:
-    _shop(project, postgres_database)
+    _create_shop(project, postgres_database)
     project.jdbc(postgres_database, ["orders"], table_options=_options("orders"))
     project.run()
     listed = project.loader("state", "list").events
@@ -145,19 +145,19 @@ def test_state_commands(project: Project, postgres_database: Database) -> None:
         ("shop.orders", "2025-01-02 10:00:00", "updated_at", 1, 1)
     ]
     name = "shop.orders"
-    assert _text(project, "state", "set", name, "2025-01-01T11:00:00+01:00") == (
+    assert _invoke(project, "state", "set", name, "2025-01-01T11:00:00+01:00") == (
         0,
         "shop.orders: cursor 2025-01-01 10:00:00 (version 2)\n",
         "",
     )
-    assert _text(project, "state", "set", name, "2025-01-01")[1] == (
+    assert _invoke(project, "state", "set", name, "2025-01-01")[1] == (
         "shop.orders: cursor 2025-01-01 00:00:00 (version 3)\n"
     )
     # The rows are read again, but not appended again, and the cursor advances.
     ran = project.run().table(name)
     assert (ran["status"], ran["redelivered"]) == ("nothing new", 2)
     assert project.state(name)["cursor"] == "2025-01-02 10:00:00"
-    code, out, _ = _text(project, "state", "reset", name)
+    code, out, _ = _invoke(project, "state", "reset", name)
     assert (code, out) == (
         0,
         "shop.orders: cursor none: the next sync reads from the beginning (version 5)\n",

@@ -33,7 +33,7 @@ insert into {table} (at) values (now())
 
 
 @contextmanager
-def _writers(database: Database, tables: list[str], count: int) -> Iterator[None]:
+def _run_writers(database: Database, tables: list[str], count: int) -> Iterator[None]:
     """Runs sessions that insert rows with various cursors, in transactions of various lengths."""
     ended = threading.Event()
 
@@ -65,7 +65,7 @@ def _writers(database: Database, tables: list[str], count: int) -> Iterator[None
             thread.join()
 
 
-def _source(project: Project) -> tuple[JdbcSource, Any]:
+def _plan_source(project: Project) -> tuple[JdbcSource, Any]:
     [part] = Pipeline(load_spec(project.folder / "loader.yml"), project.spark).plan_tables()
     assert isinstance(part.source, JdbcSource)
     return part.source, part.plans[0].table
@@ -75,11 +75,11 @@ def _source(project: Project) -> tuple[JdbcSource, Any]:
 def test_no_snapshot_lacks_an_earlier_commit(project: Project, postgres_database: Database) -> None:
     postgres_database.execute(_AUDITED.format(table="t"))
     project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "at"}})
-    source, table = _source(project)
+    source, table = _plan_source(project)
     window = Window(CursorField("at", CursorType.TIMESTAMPTZ))
     moments: list[tuple[dt.datetime, set[int]]] = []
     behind: list[float] = []
-    with _writers(postgres_database, ["t"], 6), source.reuse_connections():
+    with _run_writers(postgres_database, ["t"], 6), source.reuse_connections():
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline and len(moments) < 300:
             with source.snapshot([table]) as snapshot:
@@ -111,7 +111,7 @@ def test_recorded_times_are_correct_while_sessions_write(
     options = {table: {"cursor_field": "at", "sweep": sweep} for table, sweep in tables.items()}
     project.jdbc(postgres_database, [*tables], table_options=options)
     project.run()
-    with _writers(postgres_database, [*tables], 4):
+    with _run_writers(postgres_database, [*tables], 4):
         for _ in range(4):
             time.sleep(0.5)
             project.run()
@@ -142,7 +142,7 @@ def test_recorded_times_are_correct_while_sessions_write(
             assert {key for key, at in written.items() if at < until} <= ids
 
 
-def _complete_until(project: Project, table: str = "t") -> dt.datetime | None:
+def _sync(project: Project, table: str = "t") -> dt.datetime | None:
     """Syncs; returns the table's `complete_until`."""
     text = project.run().table(f"shop.{table}")["complete_until"]
     return dt.datetime.fromisoformat(text) if text else None
@@ -157,9 +157,9 @@ def test_it_is_the_start_of_the_oldest_open_transaction(
         late.autocommit = False
         [(began,)] = late.execute("select now()").fetchall()
         time.sleep(0.1)
-        assert _complete_until(project) == began
+        assert _sync(project) == began
         late.commit()
-    until = _complete_until(project)
+    until = _sync(project)
     assert until is not None
     assert until > began
 
@@ -170,12 +170,12 @@ def test_it_is_unknown_after_a_sync_without_a_sweep(
     postgres_database.execute(_AUDITED.format(table="t"))
     options = {"cursor_field": "at", "sweep": "1 hour"}
     project.jdbc(postgres_database, ["t"], table_options={"t": options})
-    first = _complete_until(project)
+    first = _sync(project)
     postgres_database.execute("insert into t (at) values (now() - interval '3 days'), (now())")
-    assert _complete_until(project) is None
+    assert _sync(project) is None
     assert project.rows("select count(*) from raw.t") == [(2,)]
     project.jdbc(postgres_database, ["t"], table_options={"t": {**options, "sweep": "always"}})
-    until = _complete_until(project)
+    until = _sync(project)
     assert first is not None
     assert until is not None
     assert until > first
@@ -186,7 +186,7 @@ def test_a_backfill_records_no_time(project: Project, postgres_database: Databas
     postgres_database.execute(_AUDITED.format(table="t"))
     options = {"cursor_field": "at", "sweep": "never"}
     project.jdbc(postgres_database, ["t"], table_options={"t": options})
-    assert _complete_until(project) is not None
+    assert _sync(project) is not None
     postgres_database.execute("insert into t (at) values (now() - interval '3 days'), (now())")
     backfilled = project.run("--from", "2020-01-01").table("shop.t")
     assert (backfilled["appended"], backfilled["complete_until"]) == (1, None)
@@ -201,7 +201,7 @@ def test_a_failed_table_has_no_time_and_does_not_affect_others(
     project.jdbc(
         postgres_database, ["t", "failing"], table_options={"t": options, "failing": options}
     )
-    before = _complete_until(project)
+    before = _sync(project)
     assert before is not None
     postgres_database.execute("insert into failing (at) values (null), (now())")
     ran = project.loader("run")
@@ -212,7 +212,7 @@ def test_a_failed_table_has_no_time_and_does_not_affect_others(
     assert failed == [(None,)]
     assert dt.datetime.fromisoformat(ran.table("shop.t")["complete_until"]) > before
     postgres_database.execute("update failing set at = now() where at is null")
-    until = _complete_until(project, "failing")
+    until = _sync(project, "failing")
     assert until is not None
     assert until > before
     assert project.rows("select count(*) from raw.failing") == [(3,)]
@@ -263,9 +263,9 @@ def test_it_is_unknown_if_transactions_are_not_visible(
             )
             stack.callback(database.execute, "drop owned by blind", "drop role blind")
             project.jdbc(database, ["t"], user="blind", password="blind", table_options=options)
-        assert _complete_until(project) is None
+        assert _sync(project) is None
     project.jdbc(database, ["t"], table_options=options)
-    assert _complete_until(project) is not None
+    assert _sync(project) is not None
 
 
 def test_it_is_unknown_on_mariadb(project: Project, mariadb_database: Database) -> None:
@@ -273,6 +273,6 @@ def test_it_is_unknown_on_mariadb(project: Project, mariadb_database: Database) 
         "create table t (id int primary key, at datetime(6))", "insert into t select 1, now(6)"
     )
     project.jdbc(mariadb_database, ["t"], table_options={"t": {"cursor_field": "at"}})
-    assert _complete_until(project) is None
+    assert _sync(project) is None
     failing = project.rows("select complete_until from raw._cq_syncs")
     assert failing == [(None,)]

@@ -21,19 +21,19 @@ from tests.sync.project import Project
 _PID = "select pg_catalog.pg_backend_pid()"
 
 
-def _source(project: Project, database: Database) -> JdbcSource:
+def _create_source(project: Project, database: Database) -> JdbcSource:
     options = JdbcOptions(url=database.url, user=database.user, password=database.password)
     return JdbcSource("shop", options, project.spark, project.folder)
 
 
-def _end(connection: Connection, database: Database) -> str | None:
+def _terminate(connection: Connection, database: Database) -> str | None:
     """Terminates a connection's session on the server; returns the session's process id."""
     [(pid,)] = connection.rows(_PID)
     database.query(f"select pg_terminate_backend({pid}, 5000)")
     return pid
 
 
-def _end_idle(database: Database) -> None:
+def _terminate_idle(database: Database) -> None:
     """Terminates all idle sessions of a database except the one that holds a snapshot."""
     database.query(
         "select pg_terminate_backend(pid, 5000) from pg_stat_activity "
@@ -45,10 +45,10 @@ def _end_idle(database: Database) -> None:
 def test_a_connection_that_was_ended_in_its_transaction_is_not_reused(
     project: Project, postgres_database: Database
 ) -> None:
-    source = _source(project, postgres_database)
+    source = _create_source(project, postgres_database)
     with source.reuse_connections():
         with source.lend_connection() as connection, connection.transaction():
-            ended = _end(connection, postgres_database)
+            ended = _terminate(connection, postgres_database)
         with source.lend_connection() as connection:
             [(fresh,)] = connection.rows(_PID)
             with connection.transaction():
@@ -65,18 +65,18 @@ def test_a_connection_that_was_ended_while_idle_is_replaced(
 ) -> None:
     """Every kind of request succeeds on the new connection."""
     postgres_database.execute("create table t (id int primary key)", "insert into t values (1)")
-    source = _source(project, postgres_database)
+    source = _create_source(project, postgres_database)
     with source.reuse_connections():
         [ref] = source.tables()
-        _end_idle(postgres_database)
+        _terminate_idle(postgres_database)
         assert source.tables() == [ref]
-        _end_idle(postgres_database)
+        _terminate_idle(postgres_database)
         table = source.describe(ref)
-        _end_idle(postgres_database)
+        _terminate_idle(postgres_database)
         with source.snapshot([table]) as snapshot:
-            _end_idle(postgres_database)
+            _terminate_idle(postgres_database)
             assert snapshot.bounds(table, Window()).rows == 1
-            _end_idle(postgres_database)
+            _terminate_idle(postgres_database)
             assert snapshot.bounds(table, Window()).rows == 1
         with source.lend_connection() as connection:
             assert connection.rows("show idle_session_timeout") == [("0",)]
@@ -86,18 +86,18 @@ def test_a_connection_that_dies_between_two_queries_raises_and_is_not_reused(
     project: Project, postgres_database: Database
 ) -> None:
     """The error must be raised: some callers interpret errors as a missing server feature."""
-    source = _source(project, postgres_database)
+    source = _create_source(project, postgres_database)
     with source.reuse_connections():
         with source.lend_connection() as connection, suppress(DatabaseError):
-            _end(connection, postgres_database)
+            _terminate(connection, postgres_database)
             connection.rows("select 1")
         with source.lend_connection() as connection:
             assert connection.rows("select 1") == [("1",)]
-            _end(connection, postgres_database)
+            _terminate(connection, postgres_database)
             with pytest.raises(DatabaseError, match="administrator"):
                 read_activity(connection)
         with source.lend_connection() as connection:
-            _end(connection, postgres_database)
+            _terminate(connection, postgres_database)
             with pytest.raises(DatabaseError):  # instead of a Java exception
                 connection.default_namespace("Schema")
             with pytest.raises(DatabaseError), connection.transaction():
@@ -107,7 +107,7 @@ def test_a_connection_that_dies_between_two_queries_raises_and_is_not_reused(
 def test_mariadb_does_not_end_idle_sessions(
     project: Project, mariadb: MariaDb, mariadb_database: Database
 ) -> None:
-    source = _source(project, mariadb_database)
+    source = _create_source(project, mariadb_database)
     [(before,)] = mariadb_database.query("select @@global.wait_timeout")
     mariadb_database.execute("set global wait_timeout = 2")
     try:
@@ -131,9 +131,9 @@ def test_a_signal_cancels_a_query_that_waits_for_a_mariadb_lock(
 ) -> None:
     reported: list[str] = []
     mariadb_database.execute("create table t (id int)")
-    source = _source(project, mariadb_database)
+    source = _create_source(project, mariadb_database)
 
-    def asked() -> None:
+    def query_table() -> None:
         try:
             with source.connect() as connection:
                 connection.rows("select count(*) from t")
@@ -141,7 +141,7 @@ def test_a_signal_cancels_a_query_that_waits_for_a_mariadb_lock(
             reported.append(error.what)
 
     waits = "select count(*) from information_schema.processlist where state like '%metadata lock%'"
-    thread = threading.Thread(target=asked)
+    thread = threading.Thread(target=query_table)
     with mariadb_database.connect() as session, session.cursor() as cursor:
         cursor.execute("lock tables t write")
         thread.start()
@@ -183,7 +183,7 @@ def test_servers_before_version_13_return_the_same_transaction_mark(
     project: Project, postgres_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Versions before 13 have functions with other names, which later versions still have."""
-    source = _source(project, postgres_database)
+    source = _create_source(project, postgres_database)
     with source.connect() as connection, connection.transaction():
         connection.execute("set transaction isolation level repeatable read")
         seen = read_activity(connection)

@@ -55,7 +55,7 @@ MARIADB: list[Kind] = [
 ]
 
 
-def _keep_their_text(project: Project, database: Database, kinds: list[Kind]) -> None:
+def _check_cursors(project: Project, database: Database, kinds: list[Kind]) -> None:
     """Syncs a table for each cursor type three times, and checks rows and stored cursors."""
     tables = {f"t{number}": kind for number, kind in enumerate(kinds)}
 
@@ -97,11 +97,11 @@ def _keep_their_text(project: Project, database: Database, kinds: list[Kind]) ->
 
 
 def test_every_cursor_type_of_postgresql(project: Project, postgres_database: Database) -> None:
-    _keep_their_text(project, postgres_database, POSTGRES)
+    _check_cursors(project, postgres_database, POSTGRES)
 
 
 def test_every_cursor_type_of_mariadb(project: Project, mariadb_database: Database) -> None:
-    _keep_their_text(project, mariadb_database, MARIADB)
+    _check_cursors(project, mariadb_database, MARIADB)
 
 
 def test_times_and_decimals_are_loaded_exactly(

@@ -28,14 +28,14 @@ KEPT = dict.fromkeys(TABLES, 0) | dict.fromkeys(
 """By table, how many rows the first read finds: 0 or 15, for each type, keyed and keyless."""
 
 
-def _create(table: str) -> str:
+def _create_sql(table: str) -> str:
     key, type_ = table.split("_")
     of_key = " primary key" if key == "keyed" else ""
     of_cursor = {"timestamp": "timestamp not null", "varchar": "varchar(9)"}.get(type_, type_)
     return f"create table {table} (id int not null{of_key}, c {of_cursor})"
 
 
-def _insert(table: str, first: int, last: int) -> str:
+def _insert_sql(table: str, first: int, last: int) -> str:
     value = VALUES[table.split("_")[1]]
     rows = [f"({i}, {value.format(i)})" for i in range(first, last + 1)]
     return f"insert into {table} values {', '.join(rows)}"
@@ -51,13 +51,13 @@ def _insert(table: str, first: int, last: int) -> str:
 )
 def test_a_table_that_is_rebuilt_while_it_is_read(project: Project, shop: Shop, sync: str) -> None:
     """The first run reads an empty or partly filled table; a later run loads the other rows."""
-    shop.execute(*map(_create, TABLES))
+    shop.execute(*map(_create_sql, TABLES))
     shop.configure(project, TABLES, cursor_field="c")
     before = 0 if sync == "first load" else 10
     if before:
-        shop.execute(*(_insert(table, 1, before) for table in TABLES))
+        shop.execute(*(_insert_sql(table, 1, before) for table in TABLES))
         project.run()
-    shop.execute(*(_insert(table, before + 1, 20) for table in TABLES))
+    shop.execute(*(_insert_sql(table, before + 1, 20) for table in TABLES))
     if sync == "reset":
         for table in TABLES:
             assert project.loader("state", "reset", f"shop.{table}").code == 0
@@ -66,7 +66,7 @@ def test_a_table_that_is_rebuilt_while_it_is_read(project: Project, shop: Shop, 
     def rebuild(step: str, name: str) -> None:
         if step == "windowed":
             table = name.removeprefix("shop.")
-            kept = [_insert(table, 1, KEPT[table])] if KEPT[table] else []
+            kept = [_insert_sql(table, 1, KEPT[table])] if KEPT[table] else []
             shop.execute(f"delete from {table}", *kept)
             rebuilt.append(table)
 
@@ -78,7 +78,7 @@ def test_a_table_that_is_rebuilt_while_it_is_read(project: Project, shop: Shop, 
     ]
     assert errors == []
     assert sorted(rebuilt) == sorted(TABLES)
-    shop.execute(*(_insert(table, kept + 1, 20) for table, kept in KEPT.items()))
+    shop.execute(*(_insert_sql(table, kept + 1, 20) for table, kept in KEPT.items()))
     project.run()
     for table in TABLES:
         found = project.rows(f"select distinct id from raw.{table} order by id")
@@ -95,12 +95,12 @@ def test_a_crash_after_a_batch_was_staged_twice(
 ) -> None:
     """Both staged batches stay invisible, and the next run loads all rows once."""
     [table] = tables = ["keyed_int"]
-    shop.execute(_create(table), _insert(table, 1, 20))
+    shop.execute(_create_sql(table), _insert_sql(table, 1, 20))
     shop.configure(project, tables, cursor_field="c")
 
     def rebuild(step: str, _: str) -> None:
         if step == "windowed":
-            shop.execute(f"delete from {table}", _insert(table, 1, 15))
+            shop.execute(f"delete from {table}", _insert_sql(table, 1, 15))
 
     def crash(*_: object) -> None:
         raise Crash
@@ -110,7 +110,7 @@ def test_a_crash_after_a_batch_was_staged_twice(
         patched.setattr(publish, "discard_staged", crash)
         with pytest.raises(Crash):
             list(run_tables(pipeline, Watch(steps=Hook(rebuild)), ()))
-    shop.execute(_insert(table, 16, 20))
+    shop.execute(_insert_sql(table, 16, 20))
     assert project.run().table(f"shop.{table}")["appended"] == 20
     assert project.run().table(f"shop.{table}")["appended"] == 0
     assert project.rows(f"select count(*), count(distinct id) from raw.{table}") == [(20, 20)]

@@ -26,12 +26,12 @@ def _write(file: Path, content: str | bytes, time: int = 1_735_689_600) -> None:
     os.utime(file, (time, time))
 
 
-def _files(project: Project, form: str, **tables: dict[str, object]) -> None:
+def _configure(project: Project, form: str, **tables: dict[str, object]) -> None:
     own = {"path": "data", "format": form, "table_options": tables}
     project.add("drop", "file", list(tables) or ["*"], own)
 
 
-def _told(ran: Ran) -> dict[str, str]:
+def _list_errors(ran: Ran) -> dict[str, str]:
     """Returns the error and remedy of each failed table, by table."""
     errors = [event for event in ran.events if event["event"] == "error"]
     named = [event["where"].removeprefix("table ").split()[0].strip(",") for event in errors]
@@ -63,9 +63,9 @@ def test_a_json_number_is_never_rounded(project: Project) -> None:
     declared = {"path": "long", "column_types": "id bigint, v decimal(38, 20)"}
     rounds = {"path": "long", "column_types": "v double"}
     tables: dict[str, dict[str, object]] = {name: {} for name in (*lost, *kept)}
-    _files(project, "json", **tables, declared=declared, rounds=rounds)
+    _configure(project, "json", **tables, declared=declared, rounds=rounds)
     ran = project.loader("run")
-    reported = _told(ran)
+    reported = _list_errors(ran)
     assert {
         name: "has more digits than a double" in what for name, what in reported.items()
     } == dict.fromkeys(lost, True)
@@ -113,7 +113,7 @@ def test_lines_longer_than_the_limit_are_rejected(project: Project) -> None:
     own = {"path": "data", "format": "csv", "line_limit": limit, "table_options": tables}
     project.add("drop", "file", list(tables), own)
     ran = project.loader("run")
-    reported = _told(ran)
+    reported = _list_errors(ran)
     for name, what in {
         "plain": "line 3 of file:",
         "packed": "line 2 of file:",
@@ -196,7 +196,7 @@ def test_files_that_spark_would_misread_are_rejected(project: Project) -> None:
     csv["braces"] = {"options": several}
     json["comment"] = {"format": "json", "options": {"allowComments": "true"}}
     json["again"] = {"format": "json", "column_types": "id int, o struct<a:int>"}
-    json["deep"] = {"format": "json", "column_types": f"id int, o {_deep('int')}"}
+    json["deep"] = {"format": "json", "column_types": f"id int, o {_nest_type('int')}"}
     json["kept"] = {"format": "json", "column_types": "id int, type string, m map<string,string>"}
     json["broad"] = {"format": "json", "column_types": ", ".join(f"c{n} int" for n in range(700))}
     csv |= {"open_declared": dict(declared), "bare": {"options": {"header": "false"}}}
@@ -204,7 +204,7 @@ def test_files_that_spark_would_misread_are_rejected(project: Project) -> None:
     csv["text"] = {"format": "text"}
     csv["tar_text"] = {"format": "text"}
     csv["zip_bare"] = {"options": {"header": "false"}}
-    _files(project, "csv", same={}, **csv, **json)
+    _configure(project, "csv", same={}, **csv, **json)
     _write(data / "same.2025-01.csv", "id\n1\n")
     _write(data / "Same.2025-02.csv", "id\n2\n")
     _write(data / "same" / "1.csv", "id\n3\n")
@@ -271,7 +271,7 @@ def test_files_that_spark_would_misread_are_rejected(project: Project) -> None:
     _write(data / "cases" / "1.json", '{"id":1}\n')
     _write(data / "cases" / "2.json", '{"ID":1}\n')
     ran = project.loader("run")
-    reported = _told(ran)
+    reported = _list_errors(ran)
     expected = {
         "twice": "the column 'v' exists twice: a key is repeated",
         "cases": "a key differs from a column only in case, ",
@@ -331,9 +331,9 @@ def test_files_that_spark_would_misread_are_rejected(project: Project) -> None:
     assert project.rows("select id, o.a from raw.outside") == [(1, 5)]
     assert project.rows("select o, p[1] from raw.blank") == [("", '"":')]
     assert project.rows("select id, v from raw.braces") == [("1", "a\nb")]
-    _files(project, "csv", same={}, fine={})
+    _configure(project, "csv", same={}, fine={})
     checked = project.loader("check")
-    assert (checked.code, set(_told(checked))) == (1, {"Same"})
+    assert (checked.code, set(_list_errors(checked))) == (1, {"Same"})
 
 
 def test_json_keys_are_checked_by_an_expression_that_does_not_grow(spark: SparkSession) -> None:
@@ -346,7 +346,7 @@ def test_json_keys_are_checked_by_an_expression_that_does_not_grow(spark: SparkS
     assert asked[0] == asked[1]
 
 
-def _deep(leaf: str) -> str:
+def _nest_type(leaf: str) -> str:
     """Returns the type of 35 nested objects, the innermost of which contains a field `a`."""
     return "struct<o:" * 35 + f"struct<a:{leaf}>" + ">" * 35
 
@@ -354,7 +354,7 @@ def _deep(leaf: str) -> str:
 def test_a_changed_type_does_not_duplicate_rows_without_a_key(project: Project) -> None:
     data = project.folder / "data"
     options = {"format": "csv", "options": {"inferSchema": "true"}}
-    _files(project, "json", json={}, csv=options)
+    _configure(project, "json", json={}, csv=options)
     _write(data / "json" / "1.json", '{"id":1,"v":5}\n{"id":1,"v":5}\n')
     _write(data / "csv" / "1.csv", "id,v\n1,5\n")
     project.run()
@@ -400,7 +400,7 @@ def test_reader_options_are_applied(project: Project) -> None:
         "empty": {"nullValue": "\\N"},
     }
     tables: dict[str, dict[str, object]] = {n: {"options": o} for n, o in options.items()}
-    _files(project, "csv", same={"path": "same.*.csv"}, **tables)
+    _configure(project, "csv", same={"path": "same.*.csv"}, **tables)
     project.run()
     read = {
         n: project.rows(f"select id, v from raw.{n} order by id") for n in options if n != "long"
@@ -433,7 +433,7 @@ def test_parquet_types_that_spark_does_not_merge(project: Project) -> None:
     tables = ("nanos", "below", "clash", "within")
     keyed: dict[str, dict[str, object]] = {name: {"primary_key": "id"} for name in tables}
     orc: dict[str, object] = {"format": "orc", "primary_key": "id"}
-    _files(project, "parquet", wide={"primary_key": "s"}, orc=orc, **keyed)
+    _configure(project, "parquet", wide={"primary_key": "s"}, orc=orc, **keyed)
     for number, kind in enumerate(("int", "bigint")):
         rows = project.spark.range(1).selectExpr(f"cast({number} as {kind}) as id", "'a' as v")
         rows.write.orc(str(data / "orc" / str(number)))
@@ -449,7 +449,7 @@ def test_parquet_types_that_spark_does_not_merge(project: Project) -> None:
     write("clash/1.parquet", {"id": pa.int64(), "v": pa.int64()}, {"id": 1, "v": 1})
     write("clash/2.parquet", {"id": pa.int64(), "v": pa.string()}, {"id": 2, "v": "x"})
     write("within/1.parquet", {"id": pa.int64(), "v": pa.list_(pa.timestamp("ns"))}, {"id": 1})
-    reported = _told(project.loader("run"))
+    reported = _list_errors(project.loader("run"))
     assert set(reported) == {"below", "clash", "within", "orc"}
     assert "its files have different types for id (" in reported["orc"]
     assert (
@@ -467,7 +467,7 @@ def test_parquet_types_that_spark_does_not_merge(project: Project) -> None:
     orc["column_types"] = "id bigint"
     declared = "id bigint, s string, d decimal(9, 2)"
     told_of: dict[str, object] = {"path": "wide", "column_types": declared}
-    _files(
+    _configure(
         project,
         "parquet",
         wide={"primary_key": "s"},

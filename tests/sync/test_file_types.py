@@ -121,12 +121,12 @@ def test_types_of_files(project: Project) -> None:
     own = {"path": "data", "format": "parquet", "table_options": options}
     project.add("drop", "file", list(options), own)
     project.run()
-    assert _types(project, "parquet", list(PARQUET)) == {n: t[1:] for n, t in PARQUET.items()}
-    assert _types(project, "json", list(JSON)) == {n: t[1:] for n, t in JSON.items()}
-    assert _types(project, "csv", names) == {
+    assert _read_types(project, "parquet", list(PARQUET)) == {n: t[1:] for n, t in PARQUET.items()}
+    assert _read_types(project, "json", list(JSON)) == {n: t[1:] for n, t in JSON.items()}
+    assert _read_types(project, "csv", names) == {
         name: (kind, shown) for name, (kind, _, shown) in zip(names, TEXTS, strict=True)
     }
-    assert _types(project, "plain", names) == {
+    assert _read_types(project, "plain", names) == {
         name: ("string", text or None) for name, text in zip(names, texts, strict=True)
     }
     assert {one["status"] for one in project.run().events if one["event"] == "table"} == {
@@ -134,7 +134,9 @@ def test_types_of_files(project: Project) -> None:
     }
 
 
-def _types(project: Project, table: str, names: list[str]) -> dict[str, tuple[str, str | None]]:
+def _read_types(
+    project: Project, table: str, names: list[str]
+) -> dict[str, tuple[str, str | None]]:
     """Returns each column's type and the text of its value in the raw table."""
     reported = dict(project.rows(f"show tblproperties raw.{table}"))[PROPERTY]
     read = SourceSchema.parse(reported, table).columns
@@ -186,7 +188,7 @@ def test_column_types_of_some_columns(project: Project) -> None:
             # Spark 4 keeps the text of nested JSON; Spark 3.5 rewrites it without spaces.
             exact = form == "json" and not pyspark.__version__.startswith("3.")
             expected["list"] = ("string", "[1, 2]" if exact else "[1,2]")
-        assert _types(project, f"fits_{form}", list(expected)) == expected, form
+        assert _read_types(project, f"fits_{form}", list(expected)) == expected, form
         error = errors[f"table drop.rounds_{form}"]
         assert "price has the value '1.555" in error
         assert "which decimal(9,2) cannot store exactly" in error

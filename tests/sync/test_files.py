@@ -28,7 +28,7 @@ def _write(file: Path, text: str, day: int) -> Path:
     return file
 
 
-def _bytes(file: Path, content: bytes, day: int) -> None:
+def _write_bytes(file: Path, content: bytes, day: int) -> None:
     _write(file, "", day)
     file.write_bytes(content)
     os.utime(file, (_stamp(day), _stamp(day)))
@@ -38,12 +38,12 @@ def _stamp(day: int) -> float:
     return (DAY + dt.timedelta(days=day)).timestamp()
 
 
-def _files(project: Project, form: str, **tables: dict[str, object]) -> None:
+def _configure(project: Project, form: str, **tables: dict[str, object]) -> None:
     own = {"path": "data", "format": form, "table_options": tables}
     project.add("drop", "file", list(tables) or ["*"], own)
 
 
-def _raw(project: Project, columns: str) -> list[tuple[object, ...]]:
+def _read_raw(project: Project, columns: str) -> list[tuple[object, ...]]:
     return project.rows(f"select {columns}, _cq_batch from raw.orders order by _cq_batch, _cq_seq")
 
 
@@ -51,7 +51,7 @@ def test_a_csv_is_read_when_it_is_new_or_written_again(project: Project) -> None
     folder = project.folder / "data" / "orders"
     _write(folder / "b.csv", "id,name\n1,first\n2,first\n", 0)
     _write(folder / "_ignored.csv", "id,name\n99,no\n", 0)
-    _files(project, "csv", orders={"primary_key": "id", "column_types": "id int, name string"})
+    _configure(project, "csv", orders={"primary_key": "id", "column_types": "id int, name string"})
     first = project.run().table("drop.orders")
     assert (first["appended"], first["cursor"]) == (2, "2025-01-01 00:00:00")
 
@@ -62,14 +62,19 @@ def test_a_csv_is_read_when_it_is_new_or_written_again(project: Project) -> None
     _write(folder / "a.csv", "id,name\n3,x\n3,y\n3,z\n", 2)
     _write(folder / "c.csv", "id,name\n3,w\n", 1)
     assert project.run().table("drop.orders")["appended"] == 4
-    assert _raw(project, "id, name")[2:] == [(3, "w", 2), (3, "x", 2), (3, "y", 2), (3, "z", 2)]
+    assert _read_raw(project, "id, name")[2:] == [
+        (3, "w", 2),
+        (3, "x", 2),
+        (3, "y", 2),
+        (3, "z", 2),
+    ]
 
     # A new file whose time equals the cursor is read; a rewritten file is read completely.
     _write(folder / "d.csv", "id,name\n4,tie\n", 2)
     assert project.run().table("drop.orders")["appended"] == 1
     _write(folder / "b.csv", "id,name\n1,second\n2,first\n", 3)
     assert project.run().table("drop.orders")["appended"] == 2
-    assert _raw(project, "id, name")[-2:] == [(1, "second", 4), (2, "first", 4)]
+    assert _read_raw(project, "id, name")[-2:] == [(1, "second", 4), (2, "first", 4)]
     assert project.state("drop.orders")["cursor"] == "2025-01-04 00:00:00"
     [(path,)] = project.rows("select distinct _file_path from raw.orders where _cq_batch = 4")
     assert path.endswith("data/orders/b.csv")
@@ -84,10 +89,10 @@ def test_a_column_as_cursor_in_json_with_maps_and_structs(project: Project) -> N
     folder = project.folder / "data" / "orders"
     _write(folder / "1.json", "\n".join(map(json.dumps, rows)), 0)
     options = {"cursor_field": "at", "primary_key": "id", "column_types": columns}
-    _files(project, "json", orders=options)
+    _configure(project, "json", orders=options)
     assert project.run().table("drop.orders")["cursor"] == "2025-01-02 10:00:00"
     assert project.run().table("drop.orders")["status"] == "nothing new"
-    assert _raw(project, "id, tags, who.n") == [
+    assert _read_raw(project, "id, tags, who.n") == [
         (1, {"a": "1", "b": "2"}, [1], 1),
         (2, {}, None, 1),
     ]
@@ -98,7 +103,7 @@ def test_a_column_as_cursor_in_json_with_maps_and_structs(project: Project) -> N
     ]
     _write(folder / "2.json", "\n".join(map(json.dumps, rows)), 1)
     assert project.run().table("drop.orders")["appended"] >= 1
-    assert {row[0] for row in _raw(project, "id")} == {1, 2, 3}
+    assert {row[0] for row in _read_raw(project, "id")} == {1, 2, 3}
 
 
 def test_parquet_and_a_single_file_and_a_glob(project: Project) -> None:
@@ -111,7 +116,7 @@ def test_parquet_and_a_single_file_and_a_glob(project: Project) -> None:
     )
     _write(data / "logs" / "x-1.csv", "a,b\n1,2\n", 0)
     _write(data / "logs" / "y-1.csv", "a,b\n3,4\n", 0)
-    _files(
+    _configure(
         project,
         "parquet",
         orders={},
@@ -132,7 +137,7 @@ def test_names_that_look_like_patterns_are_names(project: Project) -> None:
     folder = project.folder / "data"
     for name, number in (("report[1].csv", 1), ("report1.csv", 2), ("a{b,c}/x.csv", 3)):
         _write(folder / name, f"id\n{number}\n", 0)
-    _files(project, "csv")
+    _configure(project, "csv")
     project.run()
     for name, number in (("report[1]", 1), ("report1", 2), ("a{b,c}", 3)):
         assert project.rows(f"select id from raw.`{name}`") == [(str(number),)], name
@@ -171,7 +176,7 @@ def test_links_out_of_the_folder_and_special_files_are_rejected(
     os.mkfifo(data / "orders" / ".pipe")
     _write(data / "orders" / "a%2F b{1,2}*?[x];#é.csv", "id\n3\n", 0)
     chosen: dict[str, object] = {"options": {"pathGlobFilter": "*.csv"}}
-    _files(project, "csv", orders=chosen, chosen=chosen)
+    _configure(project, "csv", orders=chosen, chosen=chosen)
     project.sources[0]["tables"] = ["*"]
     project.write()
     ran = project.loader("run")
@@ -226,7 +231,7 @@ def test_each_bad_table_has_its_own_error(project: Project) -> None:
         "taken": {},
         "ddl": {"path": "orders", "column_types": "id whole"},
     }
-    _files(project, "csv", **tables)
+    _configure(project, "csv", **tables)
     ran = project.loader("run")
     assert ran.code == 1
     assert ran.table("drop.orders")["appended"] == 1
@@ -249,7 +254,7 @@ def test_each_bad_table_has_its_own_error(project: Project) -> None:
 def test_cursor_columns_of_files(project: Project, column: str) -> None:
     _write(project.folder / "data" / "orders.csv", "id,price\n1,1.25\n2,\n3,10.5\n", 0)
     options = {"cursor_field": column, "column_types": "id int, price decimal(10, 2)"}
-    _files(project, "csv", orders=options)
+    _configure(project, "csv", orders=options)
     first = project.run().table("drop.orders")
     expected = {"price": "10.50", "_file_modified_at": "2025-01-01 00:00:00"}[column]
     assert (first["appended"], first["cursor"]) == (3, expected)
@@ -261,9 +266,9 @@ def test_columns_of_csv_files_are_matched_by_name(project: Project) -> None:
     _write(folder / "a.csv", "id,name\n1,one\n", 0)
     _write(folder / "b [1] 50%.csv", "NAME,id\ntwo,2\n", 1)
     _write(folder / "empty.csv", "", 1)
-    _files(project, "csv", orders={"primary_key": "id", "options": {"inferSchema": "true"}})
+    _configure(project, "csv", orders={"primary_key": "id", "options": {"inferSchema": "true"}})
     project.run()
-    assert _raw(project, "id, name") == [(1, "one", 1), (2, "two", 1)]
+    assert _read_raw(project, "id, name") == [(1, "one", 1), (2, "two", 1)]
 
     # A new column in the middle, a nested folder, compression, and a byte order mark.
     _write(folder / "2025" / "c.csv", "name,price,id\nthree,3.5,3\n", 2)
@@ -271,7 +276,7 @@ def test_columns_of_csv_files_are_matched_by_name(project: Project) -> None:
     packed.write_bytes(gzip.compress("\ufeff\nid,name\n4,four\n".encode()))
     os.utime(packed, (_stamp(3), _stamp(3)))
     assert project.run().table("drop.orders")["appended"] == 2
-    assert _raw(project, "id, name, price")[2:] == [(3, "three", 3.5, 2), (4, "four", None, 2)]
+    assert _read_raw(project, "id, name, price")[2:] == [(3, "three", 3.5, 2), (4, "four", None, 2)]
     again = project.run().table("drop.orders")
     assert (again["status"], again["redelivered"]) == ("nothing new", 0)
 
@@ -287,16 +292,16 @@ def test_files_that_are_already_loaded_are_not_opened_again(project: Project) ->
     }
     for form, content in contents.items():
         for number, day in enumerate((0, 1, 1)):
-            _bytes(data / form / f"{number}.{form}", content, day)
+            _write_bytes(data / form / f"{number}.{form}", content, day)
     tables: dict[str, dict[str, object]] = {f: {"format": f, "primary_key": "id"} for f in contents}
-    _files(project, "csv", **tables)
+    _configure(project, "csv", **tables)
     project.run()
     project.run()
 
     # Paths, sizes and times stay the same, but the content is invalid: opening it would fail.
     for form, content in contents.items():
         for number, day in enumerate((0, 1, 1)):
-            _bytes(data / form / f"{number}.{form}", b"\xff" * len(content), day)
+            _write_bytes(data / form / f"{number}.{form}", b"\xff" * len(content), day)
     ran = project.run()
     for form in contents:
         entry = ran.table(f"drop.{form}")
@@ -305,7 +310,7 @@ def test_files_that_are_already_loaded_are_not_opened_again(project: Project) ->
     # A file with the same time but a different size is read.
     for form, content in contents.items():
         for number, day in enumerate((0, 1, 1)):
-            _bytes(data / form / f"{number}.{form}", content, day)
+            _write_bytes(data / form / f"{number}.{form}", content, day)
     _write(data / "csv" / "2.csv", "id,v\n0,a\n1,changed\n", 1)
     _write(data / "json" / "2.json", '{"id":1,"v":"changed"}\n', 1)
     ran = project.run()
@@ -324,7 +329,7 @@ def test_a_file_that_was_just_written_is_opened_again(
 ) -> None:
     """A file of the same size may replace it within one tick of the file system's clock."""
     file = _write(project.folder / "data" / "orders" / "1.csv", "id,v\n1,a\n", 0)
-    _files(project, "csv", orders={"primary_key": "id"})
+    _configure(project, "csv", orders={"primary_key": "id"})
     for seconds, value in (("01.9", "a"), ("02.0", "b"), ("09.0", "c")):
         clock = Cursor.parse(f"2025-01-01 00:00:{seconds}", CursorType.TIMESTAMPTZ)
         monkeypatch.setattr("loader.sources.file.snapshot.read_clock", lambda _, now=clock: now)
@@ -380,7 +385,7 @@ def test_columns_that_only_some_files_have(project: Project) -> None:
         "parts": {"primary_key": "id"},
         "json": {"primary_key": "id", "format": "json"},
     }
-    _files(project, "parquet", **tables)
+    _configure(project, "parquet", **tables)
     project.run()
     parquet("orders/2.parquet", 1, "'two' as name", "2 as id")
     parquet("parts/at=2025-01-02/2.parquet", 1, "2 as id", "'two' as name")
@@ -409,7 +414,7 @@ def test_files_that_do_not_fit_are_refused(project: Project) -> None:
         "other": {"column_types": "id int, name string"},
         "stray": {},
     }
-    _files(project, "csv", **tables)
+    _configure(project, "csv", **tables)
     ran = project.loader("run")
     reported = {e["where"].split()[1].strip(","): e for e in ran.events if e["event"] == "error"}
     for name, what in {
@@ -433,7 +438,7 @@ def test_files_that_do_not_fit_are_refused(project: Project) -> None:
     _write(data / "lines" / "2.csv", 'id,"a\nb"\n2,y\n', 0)
     tables["lines"] = {"options": {"multiLine": "true"}, "column_types": "id int"}
     names = ("bare", "other", "stray", "lines")
-    _files(project, "csv", **{name: tables[name] for name in names})
+    _configure(project, "csv", **{name: tables[name] for name in names})
     ran = project.run()
     assert [ran.table(f"drop.{name}")["appended"] for name in names] == [3, 2, 2, 2]
     assert project.rows("select id from raw.lines order by id") == [(1,), (2,)]
@@ -445,16 +450,16 @@ def test_reader_options_select_the_files(project: Project) -> None:
     _write(folder / "b.csv", "id\n2\n", -5)
     _write(folder / "c.txt", "no table at all", 9)
     options = {"pathGlobFilter": "*.csv", "modifiedAfter": "2024-12-30T00:00:00"}
-    _files(project, "csv", orders={"primary_key": "id", "options": options})
+    _configure(project, "csv", orders={"primary_key": "id", "options": options})
     first = project.run().table("drop.orders")
     assert (first["appended"], first["cursor"]) == (1, "2025-01-01 00:00:00")
     # With recursiveFileLookup: false, files in subfolders are not read.
     options = {"pathGlobFilter": "*.csv", "recursiveFileLookup": "false"}
-    _files(project, "csv", orders={"primary_key": "id", "options": options})
+    _configure(project, "csv", orders={"primary_key": "id", "options": options})
     _write(folder / "d.csv", "id\n4\n", 1)
     _write(folder / "deep" / "e.csv", "id\n5\n", 2)
     assert project.run().table("drop.orders")["cursor"] == "2025-01-02 00:00:00"
-    assert {row[0] for row in _raw(project, "id")} == {"1", "2", "4"}
+    assert {row[0] for row in _read_raw(project, "id")} == {"1", "2", "4"}
 
 
 def test_a_file_that_is_moved_in_with_an_older_time(project: Project) -> None:
@@ -462,7 +467,7 @@ def test_a_file_that_is_moved_in_with_an_older_time(project: Project) -> None:
     _write(folder / "a.csv", "id,name\n1,a\n", 5)
     _write(folder / "b.csv", "id,name\n2,b\n", 8)
     own = {"primary_key": "id", "initial_cursor": "2025-01-02"}
-    _files(project, "csv", orders=own)
+    _configure(project, "csv", orders=own)
     assert project.run().table("drop.orders")["appended"] == 2
     assert project.run().table("drop.orders")["status"] == "nothing new"
 
@@ -483,7 +488,7 @@ def test_a_file_that_is_moved_in_with_an_older_time(project: Project) -> None:
     _write(folder / "d.csv", "id,name\n4,d\n", 7)
     _write(folder / "e.csv", "id,name\n5,e\n", 9)
     assert project.run().table("drop.orders")["appended"] == 3
-    assert [row[:2] for row in _raw(project, "id, name")] == [
+    assert [row[:2] for row in _read_raw(project, "id, name")] == [
         ("1", "a"),
         ("2", "b"),
         ("3", "c"),

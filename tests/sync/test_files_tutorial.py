@@ -20,7 +20,7 @@ def test_the_tutorial_about_files(project: Project) -> None:
     parts = r"```(\w+)\n(.*?)```|^((?:\|[^\n]*\n)+)"
     for kind, text, table in re.findall(parts, steps, flags=re.DOTALL | re.MULTILINE):
         if table:
-            assert _read(project, mart, table) == _rows(table)
+            assert _read(project, mart, table) == _parse_rows(table)
             compared += 1
         elif kind == "yaml":
             lake = f"profiles_dir: {ROOT / 'profiles'}, schema: {project.schema}"
@@ -43,7 +43,7 @@ def _run(project: Project, dbt: DbtProject, line: str) -> None:
         assert {result.status for result in results} <= {"success", "pass"}, results
 
 
-def _rows(table: str) -> list[tuple[Any, ...]]:
+def _parse_rows(table: str) -> list[tuple[Any, ...]]:
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
     return [(int(key), *(cell or None for cell in rest)) for key, *rest in lines[2:]]
 

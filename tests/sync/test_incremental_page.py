@@ -83,7 +83,7 @@ class Page:
         )
         texts = ", ".join(f"cast({column} as string)" for column in head)
         sql = FOUND[name].format(texts).replace("mart.", f"{self.mart}.")
-        rows = [[_shown(text) for text in row] for row in self.project.rows(sql)]
+        rows = [[_format_value(text) for text in row] for row in self.project.rows(sql)]
         for reported, found in zip(lines, rows, strict=False):
             for i, cell in enumerate(reported):
                 if cell.startswith("time of") and found[i]:
@@ -91,7 +91,7 @@ class Page:
         assert rows == lines, f"{name} after {len(self.ran)} syncs"
 
 
-def _shown(text: str | None) -> str:
+def _format_value(text: str | None) -> str:
     """Returns a value as the page shows it: midnight without the time."""
     return (text or "").removesuffix(" 00:00:00")
 

@@ -76,13 +76,13 @@ def test_a_run_opens_few_connections(project: Project, postgres_database: Databa
     )
     project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "at"}})
 
-    def connections() -> int:
+    def count_connections() -> int:
         """Returns how many connections a run opens."""
-        before = settled()
+        before = await_count()
         project.run()
-        return settled() - before
+        return await_count() - before
 
-    def settled() -> int:
+    def await_count() -> int:
         """Returns the database's count of sessions once it is stable; updates are delayed."""
         seen, now = -1, None
         while seen != now:
@@ -92,11 +92,11 @@ def test_a_run_opens_few_connections(project: Project, postgres_database: Databa
 
     opened = "select sessions from pg_stat_database where datname = current_database()"
     with postgres_database.server.connect(postgres_database.name) as counting:
-        reading = connections() - 2  # without the snapshot's session and the one for queries
+        reading = count_connections() - 2  # without the snapshot's session and the one for queries
         assert reading in (1, 2)  # Spark 4.1 opens one more, but reads the rows only once
-        assert connections() == 2  # nothing new: only these two
+        assert count_connections() == 2  # nothing new: only these two
         postgres_database.execute("insert into t values (101)")
-        assert connections() == 2 + reading
+        assert count_connections() == 2 + reading
 
 
 ENDS = {

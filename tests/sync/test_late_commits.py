@@ -32,12 +32,12 @@ def _transaction(database: Database) -> Iterator[Any]:
 @pytest.fixture
 def events(project: Project, postgres_database: Database) -> Database:
     """A table with one row whose cursor is set by now(); not yet synced."""
-    postgres_database.execute(*_made("events"))
+    postgres_database.execute(*_create_sql("events"))
     project.jdbc(postgres_database, ["events"], table_options={"events": {"cursor_field": "at"}})
     return postgres_database
 
 
-def _made(table: str) -> list[str]:
+def _create_sql(table: str) -> list[str]:
     """Returns SQL that creates a table with one row whose cursor is set by now()."""
     return [
         f"create table {table} (id int primary key, at timestamptz default now())",
@@ -45,7 +45,7 @@ def _made(table: str) -> list[str]:
     ]
 
 
-def _appended(project: Project, tables: Iterable[str]) -> dict[str, int]:
+def _count_appended(project: Project, tables: Iterable[str]) -> dict[str, int]:
     """Runs the loader; returns how many rows it appends to each table."""
     ran = project.run()
     return {table: ran.table(f"shop.{table}")["appended"] for table in tables}
@@ -59,7 +59,7 @@ def test_a_transaction_open_during_a_sync_is_found_by_the_next(
         "after_it": "after the sync",
         "saved": "in a savepoint",
     }
-    postgres_database.execute(*(each for table in tables for each in _made(table)))
+    postgres_database.execute(*(each for table in tables for each in _create_sql(table)))
     options = {table: {"cursor_field": "at"} for table in tables}
     project.jdbc(postgres_database, [*tables], table_options=options)
     project.run()
@@ -74,11 +74,11 @@ def test_a_transaction_open_during_a_sync_is_found_by_the_next(
                 late[table].execute(f"insert into {table} values (2)")
                 late[table].execute("release savepoint s")
             postgres_database.execute(f"insert into {table} values (3)")
-        assert _appended(project, tables) == dict.fromkeys(tables, 1)
+        assert _count_appended(project, tables) == dict.fromkeys(tables, 1)
         late["after_it"].execute("insert into after_it values (2)")
         for one in late.values():
             one.commit()
-    assert _appended(project, tables) == dict.fromkeys(tables, 1)
+    assert _count_appended(project, tables) == dict.fromkeys(tables, 1)
     for table in tables:
         assert project.rows(f"select id from raw.{table} order by id") == [(1,), (2,), (3,)]
     quiet = project.run()
@@ -101,7 +101,7 @@ def test_a_procedure_that_commits_is_as_old_as_its_call(
     calls = postgres_database.connect()
     calls.autocommit = True
     began = dt.datetime.now(dt.UTC)
-    caller = threading.Thread(target=_ended, args=(calls, "call slow()"))
+    caller = threading.Thread(target=_execute_until_terminated, args=(calls, "call slow()"))
     caller.start()
     time.sleep(2.6)  # by now, the last transaction sleeps
     options = {
@@ -121,7 +121,7 @@ def test_a_procedure_that_commits_is_as_old_as_its_call(
     assert abs((seen - began).total_seconds()) < 1
 
 
-def _ended(connection: Any, statement: str) -> None:
+def _execute_until_terminated(connection: Any, statement: str) -> None:
     """Runs a statement until its session is terminated."""
     with suppress(psycopg.OperationalError):
         connection.execute(statement)
@@ -249,11 +249,11 @@ def test_late_rows_with_a_number_or_string_as_cursor_are_found(
             late.execute("release savepoint s")
         project.run()
         postgres_database.execute(*(insert.format(300) for insert in kinds.values()))
-        assert _appended(project, tables) == dict.fromkeys(tables, 1)
+        assert _count_appended(project, tables) == dict.fromkeys(tables, 1)
         for insert in kinds.values():
             late.execute(insert.format(120))
         late.commit()
-    assert _appended(project, tables) == dict.fromkeys(tables, 2)
+    assert _count_appended(project, tables) == dict.fromkeys(tables, 2)
     quiet = project.run()
     for table in tables:
         reported = quiet.table(f"shop.{table}")
@@ -301,8 +301,8 @@ def test_a_late_duplicate_of_a_table_without_a_key(
             postgres_database.execute(f"insert into {table} values ('home', {new[table]})")
         project.run()
         late.commit()
-    assert _appended(project, old) == dict.fromkeys(old, 1)
-    assert _appended(project, old) == dict.fromkeys(old, 0)
+    assert _count_appended(project, old) == dict.fromkeys(old, 1)
+    assert _count_appended(project, old) == dict.fromkeys(old, 0)
     for table in old:
         assert project.rows(f"select count(*) from raw.{table}") == postgres_database.query(
             f"select count(*) from {table}"
@@ -340,7 +340,7 @@ def test_numbers_that_commit_out_of_order_are_found_with_nothing_open(
                 else f"insert into {table} default values"
             )
             second.execute(f"insert into {table} default values")
-    assert _appended(project, tables) == dict.fromkeys(tables, 2)
+    assert _count_appended(project, tables) == dict.fromkeys(tables, 2)
     quiet = project.run()
     for table in tables:
         reported = quiet.table(f"shop.{table}")
@@ -351,7 +351,7 @@ def test_transactions_open_while_the_cursor_is_set_by_hand_are_found(
     project: Project, postgres_database: Database
 ) -> None:
     tables = {"by_time": "at", "by_xmin": "xmin"}
-    postgres_database.execute(*(each for table in tables for each in _made(table)))
+    postgres_database.execute(*(each for table in tables for each in _create_sql(table)))
     options = {table: {"cursor_field": cursor} for table, cursor in tables.items()}
     project.jdbc(postgres_database, [*tables], table_options=options)
     versions = "select count(*) from raw._cq_state"
@@ -375,7 +375,7 @@ def test_transactions_open_while_the_cursor_is_set_by_hand_are_found(
                 ran = project.run()
                 assert {ran.table(f"shop.{table}")["status"] for table in tables} == {"nothing new"}
             late.commit()
-        assert _appended(project, tables) == dict.fromkeys(tables, 1)
+        assert _count_appended(project, tables) == dict.fromkeys(tables, 1)
     assert [ids(table) for table in tables] == [[1, 2, 3, 4, 5]] * 2
     project.run()
     before = project.rows(versions)

@@ -15,14 +15,14 @@ from tests.services import Database
 from tests.sync.project import Project
 
 
-def _round(pipeline: Pipeline) -> str:
+def _sync(pipeline: Pipeline) -> str:
     """Syncs the pipeline's only table; returns the status."""
     [outcome] = run_tables(pipeline, Watch(), (), False, 1)
     assert outcome.record is not None
     return outcome.record.status
 
 
-def _recorded(project: Project) -> list[str]:
+def _read_statuses(project: Project) -> list[str]:
     return [
         str(status)
         for (status,) in project.rows("select status from raw._cq_syncs order by started_at")
@@ -37,21 +37,21 @@ def test_idle_syncs_are_recorded_once_a_minute(
     )
     project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "c"}})
     pipeline = Pipeline(load_spec(project.folder / "loader.yml"), project.spark)
-    assert [_round(pipeline) for _ in range(4)] == ["synced", *["nothing new"] * 3]
-    assert _recorded(project) == ["synced", "nothing new"]
+    assert [_sync(pipeline) for _ in range(4)] == ["synced", *["nothing new"] * 3]
+    assert _read_statuses(project) == ["synced", "nothing new"]
 
     postgres_database.execute("insert into t values (2, 2)")
-    assert [_round(pipeline) for _ in range(3)] == ["synced", *["nothing new"] * 2]
-    assert _recorded(project)[2:] == ["synced", "nothing new"]
+    assert [_sync(pipeline) for _ in range(3)] == ["synced", *["nothing new"] * 2]
+    assert _read_statuses(project)[2:] == ["synced", "nothing new"]
 
     with lock_table(project.lake(), "t", timeout=0):
-        assert _round(pipeline) == "locked"
-    assert [_round(pipeline) for _ in range(2)] == ["nothing new"] * 2
-    assert _recorded(project)[4:] == ["locked", "nothing new"]
+        assert _sync(pipeline) == "locked"
+    assert [_sync(pipeline) for _ in range(2)] == ["nothing new"] * 2
+    assert _read_statuses(project)[4:] == ["locked", "nothing new"]
 
     pipeline.idle_since = {table: at - 61 for table, at in pipeline.idle_since.items()}
-    assert [_round(pipeline) for _ in range(2)] == ["nothing new"] * 2
-    assert _recorded(project)[6:] == ["nothing new"]
+    assert [_sync(pipeline) for _ in range(2)] == ["nothing new"] * 2
+    assert _read_statuses(project)[6:] == ["nothing new"]
 
 
 def test_columns_that_change_between_rounds_are_detected(
@@ -63,7 +63,7 @@ def test_columns_that_change_between_rounds_are_detected(
     )
     project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "c"}})
     pipeline = Pipeline(load_spec(project.folder / "loader.yml"), project.spark)
-    assert _round(pipeline) == "synced"
+    assert _sync(pipeline) == "synced"
     for number, change in enumerate(
         (
             "alter table t add column w bigint default 7",
@@ -75,7 +75,7 @@ def test_columns_that_change_between_rounds_are_detected(
     ):
         postgres_database.execute(change)
         postgres_database.execute(f"insert into t (id, c, n) values ({number}, {number}, 2.5)")
-        assert _round(pipeline) == "synced"
+        assert _sync(pipeline) == "synced"
     assert dict(project.spark.table(f"{project.schema}.t").dtypes).items() >= {
         ("n", "decimal(12,2)"),
         ("w", "bigint"),
@@ -95,7 +95,7 @@ def test_rows_are_counted_while_they_are_appended(
     pipeline = Pipeline(load_spec(project.folder / "loader.yml"), project.spark)
     counted = set()
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(_round, pipeline)
+        running = pool.submit(_sync, pipeline)
         while not running.done():
             counted.add(rows_written(project.spark, "shop.slow"))
             time.sleep(0.05)

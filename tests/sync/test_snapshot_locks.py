@@ -40,7 +40,7 @@ def shop(project: Project, postgres_database: Database) -> Database:
     return postgres_database
 
 
-def _at(step: str, call: Callable[[], None], project: Project) -> Outcome:
+def _run_at(step: str, call: Callable[[], None], project: Project) -> Outcome:
     """Runs, calling a function when `orders` reaches a step; returns the outcome of `orders`."""
 
     def reached(name: str, table: str) -> None:
@@ -68,7 +68,7 @@ CHANGES = [
 def test_ddl_that_is_not_mvcc_safe_waits_for_the_run(project: Project, shop: Database) -> None:
     reported = []
 
-    def altered() -> None:
+    def try_changes() -> None:
         for change in CHANGES:
             with shop.connect() as session:
                 session.autocommit = True
@@ -79,7 +79,7 @@ def test_ddl_that_is_not_mvcc_safe_waits_for_the_run(project: Project, shop: Dat
                 session.rollback()
 
     # No reader has opened the table yet: only the lock of the snapshot's session blocks changes.
-    done = _at("locked", altered, project)
+    done = _run_at("locked", try_changes, project)
     assert reported == CHANGES
     assert done.error is None
     assert _count(project) == 20
@@ -154,7 +154,7 @@ def test_a_signal_cancels_the_wait_for_a_locked_table(project: Project, shop: Da
         with source.snapshot([SourceTable(ref, StructType())]):
             pass
 
-    def waiting(work: Callable[[], None]) -> None:
+    def collect_error(work: Callable[[], None]) -> None:
         try:
             work()
         except TableError as error:
@@ -164,7 +164,7 @@ def test_a_signal_cancels_the_wait_for_a_locked_table(project: Project, shop: Da
         session.autocommit = False
         session.execute("lock table orders in access exclusive mode")
         for work in (describe, hold):
-            thread = threading.Thread(target=waiting, args=(work,))
+            thread = threading.Thread(target=collect_error, args=(work,))
             thread.start()
             waits = "select count(*) from pg_locks where not granted"
             while shop.query(waits) == [(0,)]:
@@ -216,13 +216,13 @@ def test_a_table_fails_if_a_change_waits_in_front_of_its_readers(
     session.autocommit = True
     waiting = threading.Thread(target=session.execute, args=("alter table orders add c int",))
 
-    def queued() -> None:
+    def queue_change() -> None:
         waiting.start()
         waits = "select count(*) from pg_locks where not granted"
         while shop.query(waits) == [(0,)]:
             pass
 
-    done = _at("windowed", queued, project)
+    done = _run_at("windowed", queue_change, project)
     waiting.join()
     session.close()
     assert "another session has or awaits a lock" in str(done.error)
@@ -242,12 +242,12 @@ def test_a_batch_with_more_rows_than_were_counted_is_not_published(
     )
     project.jdbc(shop, ["parts"], table_options={"parts": {"cursor_field": "id"}})
 
-    def attached(step: str, table: str) -> None:
+    def attach_partition(step: str, table: str) -> None:
         attach = "alter table parts attach partition low for values from (0) to (100)"
         shop.execute(attach) if step == "windowed" else None
 
     def refused() -> str:
-        error = run_with(project, attached)["shop.parts"].error
+        error = run_with(project, attach_partition)["shop.parts"].error
         assert error is not None
         return error.what
 
@@ -277,19 +277,19 @@ def test_timeouts_do_not_end_the_session_that_holds_the_snapshot(
 def test_the_end_of_the_session_that_holds_the_snapshot_is_reported(
     project: Project, shop: Database
 ) -> None:
-    def ended() -> None:
+    def end_session() -> None:
         shop.execute(
             "select pg_terminate_backend(pid) from pg_stat_activity "
             "where datname = current_database() and state = 'idle in transaction'"
         )
 
-    ended_at_extract = _at_alone("locked", ended, project)
+    ended_at_extract = _run_at_any("locked", end_session, project)
     assert "the session with the run's snapshot has ended" in str(ended_at_extract.error)
     assert "run again" in str(ended_at_extract.error)
     assert project.run().table("shop.orders")["appended"] == 10
 
 
-def _at_alone(step: str, call: Callable[[], None], project: Project) -> Outcome:
+def _run_at_any(step: str, call: Callable[[], None], project: Project) -> Outcome:
     def reached(name: str, table: str) -> None:
         if name == step:
             call()
