@@ -137,9 +137,9 @@ def test_a_row_dated_in_the_future_is_reported_and_hides_no_later_row(
     assert project.run().table("shop.t")["status"] == "nothing new"
 
 
-@pytest.mark.parametrize("told_by", ["database", "spec"])
+@pytest.mark.parametrize("set_by", ["database", "spec"])
 def test_times_without_a_zone_are_in_the_zone_of_the_database_or_the_spec(
-    project: Project, postgres_database: Database, told_by: str
+    project: Project, postgres_database: Database, set_by: str
 ) -> None:
     # A row one hour ahead of New York's clock is in the future there, but in the past in UTC.
     postgres_database.execute(
@@ -147,10 +147,10 @@ def test_times_without_a_zone_are_in_the_zone_of_the_database_or_the_spec(
         "insert into t values (1, localtimestamp), (2, localtimestamp + interval '1 hour')",
     )
     zone = "America/New_York"
-    if told_by == "database":
+    if set_by == "database":
         name = postgres_database.name
         postgres_database.execute(f"alter database {name} set timezone to '{zone}'")
-    reported = {"time_zone": zone} if told_by == "spec" else {}
+    reported = {"time_zone": zone} if set_by == "spec" else {}
     project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "c"}}, **reported)
     assert any("1 row is dated in the future" in w for w in project.run().warnings)
 

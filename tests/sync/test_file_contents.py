@@ -466,14 +466,14 @@ def test_parquet_types_that_spark_does_not_merge(project: Project) -> None:
     write("nanos/2.parquet", micros, {"id": 3, "at": at, "n": "new"})
     orc["column_types"] = "id bigint"
     declared = "id bigint, s string, d decimal(9, 2)"
-    told_of: dict[str, object] = {"path": "wide", "column_types": declared}
+    declared_types: dict[str, object] = {"path": "wide", "column_types": declared}
     _configure(
         project,
         "parquet",
         wide={"primary_key": "s"},
         nanos={"primary_key": "id"},
         orc=orc,
-        reported=told_of,
+        reported=declared_types,
     )
     ran = project.run()
     assert [ran.table(f"drop.{name}")["status"] for name in ("wide", "nanos")] == ["synced"] * 2

@@ -85,7 +85,7 @@ def test_ddl_that_is_not_mvcc_safe_waits_for_the_run(project: Project, shop: Dat
     assert _count(project) == 20
 
 
-@pytest.mark.parametrize("others", [[], ["m"]], ids=["tables only", "beside a materialized view"])
+@pytest.mark.parametrize("others", [[], ["m"]], ids=["tables only", "with a materialized view"])
 def test_all_tables_that_can_be_locked_are_locked(
     project: Project, postgres_database: Database, others: list[str]
 ) -> None:
