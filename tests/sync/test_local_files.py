@@ -1,4 +1,4 @@
-"""After a few batches, Hadoop starts no `chmod` any more; files have the same modes as before."""
+"""After a few batches, Hadoop runs no `chmod` subprocesses; file modes stay the same."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HADOOPS = "org.apache.hadoop.fs.RawLocalFileSystem"
 
 @pytest.fixture
 def files(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Hadoop's local files as they are when a process starts."""
+    """Hadoop's local file system, reset to its state at the start of a process."""
     jvm: Any = spark._jvm
     configured = spark.sparkContext._jsc.hadoopConfiguration()
     systems, local = jvm.org.apache.hadoop.fs.FileSystem, jvm.java.net.URI.create("file:///")

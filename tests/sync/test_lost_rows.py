@@ -1,4 +1,4 @@
-"""The ledger counts the rows that a plain cursor would have lost, as a trigger counts them."""
+"""The ledger's counts of rows that `cursor > stored cursor` misses equal those of a trigger."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def _audit_postgres(table: str) -> str:
 def _count_by_audit(
     database: Database, table: str, stored: str, seen: set[int], keyed: bool
 ) -> Counts:
-    """Counts the keys with changes that no earlier call has seen, and adds the changes to `seen`.
+    """Counts the keys whose changes are not in `seen`, and adds the changes to it.
 
     Args:
         stored: SQL of the cursor that was stored before these changes.
     """
     changes = database.query(f"select n, id, old_at from audit where tab = '{table}' order by n")
-    before: dict[int, str | None] = {}  # the cursor at the last call
+    before: dict[int, str | None] = {}  # the cursor at the previous call
     for number, key, old in changes:
         if number not in seen:
             before.setdefault(key, old)

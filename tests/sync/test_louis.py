@@ -1,8 +1,8 @@
-"""The worked example of Airbyte's "Incremental Append" page, over all three states of its table.
+"""The example of Airbyte's "Incremental Append" page, with all three states of its table.
 
-Its "known limitations" example, too: a row that changes below the cursor is not seen. If the cursor
-is a number, PostgreSQL knows who wrote the row, so the loader sees it; without sweeps, only within
-the lookback.
+It includes the page's "known limitations" example: a row that is updated while its cursor stays
+below the stored one. On PostgreSQL, the next sweep finds the row by its transaction. Without
+sweeps, the row is found only within the lookback.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Servers that lie to the drivers, or say nothing: they get no file, and stop no other source."""
+"""Servers with malicious, malformed or no responses get no file and stop no other source."""
 
 from __future__ import annotations
 
@@ -23,16 +23,15 @@ from tests.sync.project import Project
 
 SECRET = "hunter2-of-the-loader"
 
-
 _ANSWERED = 2
-"""Statements with which the driver and the loader begin a session; the next one asks for rows."""
+"""Statements that start a session and are answered correctly; the next one queries rows."""
 
 
 @pytest.mark.parametrize("form", ["path", "url"])
 def test_a_server_that_asks_for_a_file_gets_none(
     project: Project, tmp_path: Path, form: str
 ) -> None:
-    """A driver that may load local files sends whichever file the server names."""
+    """With `allowLocalInfile`, the driver would send any file that the server names."""
     file = tmp_path / "credentials"
     file.write_text(SECRET)
     server = LyingMariaDb(str(file) if form == "path" else file.as_uri(), _ANSWERED)
@@ -47,7 +46,7 @@ def test_a_server_that_asks_for_a_file_gets_none(
 
 
 _LISTING = b"relispartition"
-"""What is in a question that the loader asks as it lists PostgreSQL's tables."""
+"""Part of a query with which the loader lists PostgreSQL's tables."""
 _LOUD = b"\x1b]0;title\x07 ${env:HOME} {{ 1 }} [red]"
 
 _LIES: dict[str, tuple[bytes, Lie, str]] = {
@@ -59,7 +58,7 @@ _LIES: dict[str, tuple[bytes, Lie, str]] = {
     "long": (_LISTING, send_error(b"x" * 3_000_000), "x" * 1000),
     "endless": (_LISTING, send_rows, "the database has not answered in time"),
 }
-"""What each server waits for, what it does then, and what the loader says."""
+"""For each server: the bytes that it waits for, its response, and the loader's error."""
 
 
 def test_servers_that_lie_or_are_silent_stop_no_other_source(

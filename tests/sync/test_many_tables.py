@@ -1,4 +1,4 @@
-"""A spec for many tables: options by wildcard, and a cursor for each."""
+"""Specs for many tables: options by wildcard, lists of cursors, generated specs, discovery."""
 
 from __future__ import annotations
 

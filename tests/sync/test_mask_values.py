@@ -1,4 +1,4 @@
-"""A mask has the same result in Python, for records of connectors, and in Spark."""
+"""A mask has the same result in Python, where connectors' records are masked, and in Spark."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _mask(schema: t.StructType, masks: dict[str, str]) -> MaskedTable:
 
 KINDS = [(data_type, mask) for data_type, (_, masks) in CASES.items() for mask in masks]
 MASKS = {f"c{number}": kind for number, kind in enumerate(KINDS)}
-"""A column for each type with each of its masks."""
+"""A column for each combination of a type and one of its masks."""
 
 ROW = st.fixed_dictionaries(
     {data_type.simpleString(): values | st.none() for data_type, (values, _) in CASES.items()}
@@ -89,7 +89,7 @@ def test_records_of_connectors_are_masked_like_rows(
     for name in MASKS:
         assert frames[1].schema[name].dataType == table.schema[name].dataType
     by_spark = _by_number(mask_rows(frames[0], table))
-    for row in by_spark.values():  # values that do not fit their columns
+    for row in by_spark.values():  # values that do not fit their columns: `***`, or omitted
         left = {name: "***" for name in row[REST_COLUMN] if MASKS[name][1] != "null"}
         row[REST_COLUMN] = left
     assert _by_number(frames[1]) == by_spark
@@ -97,7 +97,7 @@ def test_records_of_connectors_are_masked_like_rows(
 
 
 def _by_number(rows: DataFrame) -> dict[int, dict[str, Any]]:
-    """Returns the rows by their numbers, with the fields of their rest."""
+    """Returns the rows, keyed by their numbers, with the rest column parsed from JSON."""
     found = {row["n"]: row.asDict() for row in rows.collect()}
     for row in found.values():
         row[REST_COLUMN] = json.loads(row[REST_COLUMN] or "{}")

@@ -1,6 +1,7 @@
-"""Masked values and the key are in no file that the loader or Spark writes, and in no process list.
+"""No file, message or process list contains the original values of masked columns, or the key.
 
-The loader runs in its own process, with Spark's event log, all messages, and folders of its own.
+The loader runs in its own process, with Spark's event log and debug messages turned on, and with
+its own temporary folders, so that everything it writes can be searched.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 KEY = "planted-key-of-thirty-two-bytes!"
 INNER = bytes(byte ^ 0x36 for byte in KEY.encode().ljust(64, b"\0"))
 PLANTED = ("Plantedname", "planted.local", "plantedphone", "1987-06-05", "PLANTEDIBAN", "plantedid")
-"""Personal data in each row, in a column for each mask. The last one is the key's."""
+"""Personal data in each row, one value for each mask. The last one is in the key column."""
 SECRETS = tuple(
     form
     for secret in (KEY.encode(), INNER)
@@ -52,9 +53,9 @@ def _read(path: Path) -> bytes:
     """Returns the content of a file, decompressed."""
     try:
         data = path.read_bytes()
-    except OSError:  # deleted while all files are listed
+    except OSError:  # deleted since it was listed
         return b""
-    if path.suffix == ".parquet" and data.endswith(b"PAR1") and len(data) > 4:  # not a part
+    if path.suffix == ".parquet" and data.endswith(b"PAR1") and len(data) > 4:  # not half-written
         return str(pq.read_table(path).to_pylist()).encode() + data
     if path.suffix == ".gz":
         return gzip.decompress(data)
@@ -64,10 +65,10 @@ def _read(path: Path) -> bytes:
 
 
 def _list_avro_blocks(data: bytes) -> Iterator[bytes]:
-    """Yields the decompressed blocks of an Avro file, which its last 16 bytes separate."""
+    """Yields the decompressed blocks of an Avro file. Its last 16 bytes separate the blocks."""
     for block in data.split(data[-16:])[1:-1]:
         start = 0
-        for _ in range(2):  # the numbers of rows and bytes
+        for _ in range(2):  # skips the block's counts of rows and bytes
             while block[start] & 0x80:
                 start += 1
             start += 1
@@ -75,7 +76,7 @@ def _list_avro_blocks(data: bytes) -> Iterator[bytes]:
 
 
 def _find(folder: Path, *texts: bytes) -> set[tuple[str, bytes]]:
-    """Returns the files below a folder that contain a text."""
+    """Returns the files below a folder that contain one of the texts, each with the text."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {
         (str(path.relative_to(folder)), text)
@@ -87,10 +88,10 @@ def _find(folder: Path, *texts: bytes) -> set[tuple[str, bytes]]:
 
 
 class Watch(threading.Thread):
-    """Searches files that may exist only for a while, such as spools and Spark's temporary files.
+    """Searches short-lived files, such as spools and Spark's temporary files, in the background.
 
-    A file is read again if its size or its time has changed. The event log stays, so that it is
-    searched at the end.
+    A file is read again if its size or its modification time has changed. Event logs are not
+    deleted, so they are searched only at the end.
     """
 
     def __init__(self, folder: Path, *texts: bytes) -> None:
@@ -148,7 +149,7 @@ def _write_project(folder: Path, database: Database, masks: dict[str, Any]) -> N
     login = {"url": database.url, "user": database.user, "password": database.password}
     tables = ["people", "visits"]
     _write_spec(folder, path="jdbc", tables=tables, spec={**login, "table_options": options})
-    # Rows are so many that Spark reads them in parallel, and shuffles and caches them.
+    # There are enough rows for Spark to read them in parallel, shuffle them and cache them.
     database.execute(
         "create table people (id text primary key, name text, email text, phone text, born date, "
         "iban text, note text, at timestamptz not null)",
@@ -162,9 +163,10 @@ def _write_project(folder: Path, database: Database, masks: dict[str, Any]) -> N
 
 
 class Search:
-    """Searches for planted data in all files, messages and processes of a project's runs.
+    """Searches all files, messages and command lines of a project's runs for planted data.
 
-    One process runs all commands, until one of them kills it: Java's start is most of a command.
+    One process runs all commands, because starting the JVM takes most of a command's time. After a
+    command that kills the process, the next one starts a new process.
     """
 
     def __init__(self, folder: Path, *others: str) -> None:
@@ -197,7 +199,7 @@ class Search:
         return ran.text
 
     def find_in_files(self) -> set[tuple[str, bytes]]:
-        """Returns the files of this moment that contain planted data."""
+        """Returns the files that contain planted data now."""
         return _find(self.folder, *self.planted, *SECRETS)
 
     def __exit__(self, *_: object) -> None:
@@ -210,7 +212,7 @@ class Search:
         self._watch.join()
 
     def assert_nothing_found(self) -> None:
-        """Asserts that no file, message or process has contained planted data."""
+        """Asserts that no file, message or command line has contained planted data."""
         assert not self._watch.found
         assert not self.find_in_files()
         texts = [text.decode(errors="replace") for text in (*self.planted, *SECRETS[:3])]
@@ -236,7 +238,7 @@ class Search:
         self._loader = None
 
     def _list_open_logs(self) -> set[Path]:
-        """Returns the event logs that Spark has not finished; a killed one never does."""
+        """Returns the event logs that are not complete. The log of a killed process never is."""
         return set((self.folder / "events").glob("*.inprogress"))
 
     @property
@@ -265,7 +267,7 @@ def test_masked_values_and_the_key_are_nowhere(tmp_path: Path, postgres_database
     digest = hmac.new(KEY.encode(), b"plantedid8", "sha256").hexdigest()
     assert digest in search.reported  # the key of a row that `reconcile` repaired
     assert _find(tmp_path / "warehouse", digest.encode())
-    assert _find(tmp_path / "events", b"_cq_mask_inner")  # plans are in the log
+    assert _find(tmp_path / "events", b"_cq_mask_inner")  # the event log contains query plans
     names = search.names
     assert any(name.startswith("temp_shuffle") or name.endswith(".data") for name in names)
     search.assert_nothing_found()
@@ -278,7 +280,7 @@ def test_the_search_finds_values_without_masks(tmp_path: Path, postgres_database
         search.run("run")
     found = _find(tmp_path / "warehouse", *(text.encode() for text in PLANTED[:3]))
     assert {text.decode() for _, text in found} == set(PLANTED[:3])
-    # Iceberg's statistics contain values, too
+    # Iceberg's file statistics also contain values.
     assert any(name.endswith(".avro") for name, _ in found)
 
 
@@ -311,7 +313,7 @@ def _write_csv(path: Path, records: list[dict[str, Any]], end: str = "") -> None
 def test_masked_values_of_files_are_nowhere(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Not even if a record is malformed, which Spark would quote in its log and event log."""
+    """Malformed records, which Spark would quote in its log and event log, do not appear either."""
     drop = tmp_path_factory.mktemp("drop")
     types = {"born": "date", "at": "timestamp"}
     malformed = {
@@ -361,7 +363,7 @@ def test_masked_values_of_files_are_nowhere(
 def test_masked_values_of_connectors_are_nowhere(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Not in the spool of a run that is killed before its rows are published, nor in `_rest`."""
+    """This includes the spool of a run that is killed before it publishes its rows, and `_rest`."""
     outside = tmp_path_factory.mktemp("outside")
     text = {"type": ["null", "string"]}
     properties = {

@@ -1,4 +1,4 @@
-"""Masked columns: their values, types and joins, and what is refused."""
+"""Masked columns: values, types, joins, reconcile, and which masks and changes are refused."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ MASKS: dict[str, Any] = {
 
 
 def digest(value: object, key: str = KEY) -> str:
-    """The mask `hash`, as anybody with the key can compute it."""
+    """Computes the mask `hash` as a user with the key would, without the loader."""
     return hmac.new(key.encode(), str(value).encode(), "sha256").hexdigest()
 
 
 def spec(
     project: Project, database: Database, tables: dict[str, Any], key: str | None = KEY, **own: Any
 ) -> None:
-    """Writes a spec with these options of tables."""
+    """Writes a spec with these table options."""
     options = {name: {"cursor_field": "at", **more} for name, more in tables.items()}
     project.jdbc(database, [*tables], table_options=options, **own)
     if key is not None:
@@ -84,7 +84,7 @@ def test_each_mask(project: Project, database: Database) -> None:
     assert (types["born"], types["seen"], types["number"], types["note"]) == (
         *("int", "int", "string", "string"),
     )
-    # what did not change is not appended again, and the masks do not hide what did
+    # Unchanged rows are not appended again, and changes of masked values are detected.
     assert project.run().table("shop.people")["appended"] == 0
     database.execute("update people set phone = '1', at = '2025-01-02' where id = 1")
     assert project.run().table("shop.people")["appended"] == 1
@@ -96,7 +96,7 @@ def test_each_mask(project: Project, database: Database) -> None:
 def test_an_update_of_a_masked_column_at_the_cursor_is_found(
     project: Project, postgres_database: Database
 ) -> None:
-    """The stored digest of the rows at the cursor needs the key, or values could be guessed."""
+    """The stored digest of the rows at the cursor uses the key, so values cannot be guessed."""
     postgres_database.execute(*PEOPLE)
     digests = set()
     for key in (KEY, KEY[::-1]):
@@ -139,7 +139,7 @@ def test_tables_are_joined_by_their_masked_keys(project: Project, database: Data
             f"where c.email = '{digest('bob@x.org')}' order by 1"
         )
         assert found == [(10,), (12,)]
-    # a new version of a masked key replaces the old one, and an unchanged row is dropped
+    # An updated row is a new version of its masked key; unchanged rows are not appended again.
     database.execute("update customers set at = '2025-02-01' where id = 1")
     assert project.run().table("shop.customers")["appended"] == 1
     versions = project.rows("select email, count(*) from raw.customers group by 1 order by 2")
@@ -204,12 +204,12 @@ def test_a_changed_mask_is_refused_until_all_rows_are_read_again(
     assert raw in warning
     assert project.state("shop.people")["masks"]["columns"] == masks
     assert not [w for w in project.run().warnings if "masks" in w]
-    # each of these changes would mix values in a column
+    # Each of these changes would mix values with different masks in one column.
     assert "changed: name" in refusal({"phone": "hash"})
     assert "changed: name" in refusal({"phone": "hash", "name": "hash"})
     assert "changed: phone" in refusal(masks, KEY[::-1])
     assert "have changed: " in refusal({})
-    # a column that raw does not have yet has no old values
+    # A column that the raw table does not have yet has no old values.
     spec(project, postgres_database, {"people": {"mask": {**masks, "extra*": "redact"}}})
     project.run()
     postgres_database.execute(
@@ -218,12 +218,12 @@ def test_a_changed_mask_is_refused_until_all_rows_are_read_again(
     )
     project.run()
     assert project.rows("select distinct extra_1 from raw.people where _cq_batch > 2") == [("***",)]
-    # a masked column that is renamed or dropped is refused, so that it is not loaded unmasked
+    # A masked column that is renamed or dropped is an error; otherwise, it would load unmasked.
     postgres_database.execute("alter table people drop name")
     assert "there is no column 'name' to mask" in refusal({**masks, "extra*": "redact"})
     spec(project, postgres_database, {"people": {"mask": {"phone": "hash", "extra*": "redact"}}})
     project.run()
-    # a column that comes back has the mask that its old values have
+    # A column that is added again needs the mask of its old values.
     postgres_database.execute(
         "alter table people add name text",
         "update people set name = 'a', at = '2025-03-02' where id = 1",
@@ -257,7 +257,7 @@ def test_a_dropped_raw_table_begins_with_the_new_masks(
 def test_the_mask_of_a_key_that_changes_before_any_row_is_loaded(
     project: Project, postgres_database: Database
 ) -> None:
-    """Raw has the key's type, but no value, even if the table had rows before it was dropped."""
+    """The raw table is empty, even if it had rows before it was dropped, so the mask may change."""
     postgres_database.execute("create table t (id int primary key, at timestamp not null)")
     plain, masked = {"t": {}}, {"t": {"mask": {"id": "hash"}}}
     spec(project, postgres_database, plain)
@@ -302,7 +302,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 def test_what_cannot_be_masked_is_refused_before_anything_is_read(
     project: Project, postgres_database: Database
 ) -> None:
-    """Each reason has a table, but that a key is missing is true of all tables of a source."""
+    """There is one table per reason. The missing key affects the whole source, so it comes last."""
     names = {reason: f"people_{number}" for number, reason in enumerate(REFUSED)}
     for name in names.values():
         postgres_database.execute(*(sql.replace("people", name) for sql in PEOPLE))
@@ -396,7 +396,7 @@ def test_days_of_any_year_have_a_year(project: Project, postgres_database: Datab
 def test_a_masked_column_that_is_new_in_a_backfill_or_an_excluded_one(
     project: Project, database: Database
 ) -> None:
-    """Neither makes the next run believe that masks of loaded rows have changed."""
+    """In both cases, the next run does not report that the masks of loaded rows have changed."""
     database.execute(
         "create table t (id int primary key, code varchar(20), at timestamp not null)",
         "insert into t values (1, 'a', '2025-01-01 00:00:01')",
@@ -417,7 +417,7 @@ def test_a_masked_column_that_is_new_in_a_backfill_or_an_excluded_one(
 def test_a_mask_that_changes_after_a_backfill_has_added_its_column(
     project: Project, postgres_database: Database
 ) -> None:
-    """The next run still treats the column as new, but raw has values of it."""
+    """The next run still treats the column as new, but the raw table already has its values."""
     changes: list[tuple[dict[str, str], dict[str, str]]] = [
         (before, after)
         for before in ({}, {"e*": "hash"})
@@ -459,7 +459,7 @@ def test_a_mask_that_changes_after_a_backfill_has_added_its_column(
 def test_a_new_column_with_the_mask_null_reads_no_older_rows(
     project: Project, database: Database
 ) -> None:
-    """Their values are null in raw, whatever they are in the source."""
+    """For any value in the source, the raw table has null, so there is nothing to read again."""
     database.execute(
         "create table t (id int primary key, at timestamp not null)",
         "insert into t values (1, '2025-01-01 00:00:01'), (2, '2025-01-02 00:00:02')",
@@ -471,7 +471,7 @@ def test_a_new_column_with_the_mask_null_reads_no_older_rows(
         ran = project.run()
         assert not any("all rows are read again" in text for text in ran.warnings), ran.text
         assert ran.table("shop.t")["read"] == 1
-    # another one has values to load
+    # A new column with another mask has values to load.
     database.execute("alter table t add phone varchar(20) not null default 'y'")
     assert any("all rows are read again" in text for text in project.run().warnings)
     newest = "select max_by(struct(email, phone), _cq_batch) as newest from raw.t group by id"

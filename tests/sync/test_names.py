@@ -1,4 +1,4 @@
-"""Whatever names and types a database allows go through a sync unharmed."""
+"""Tables and columns with any name that a database allows are loaded, or fail with an error."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _quoted(name: str, mark: str) -> str:
 
 
 def _create(database: Database, table: str, columns: list[str], mark: str) -> None:
-    """A table whose first column is its key and whose second is its cursor."""
+    """Creates a table with three rows; the first column is its key, the second its cursor."""
     names = [_quoted(name, mark) for name in columns]
     text = ", ".join(f"{name} varchar(20)" for name in names[2:])
     values = ", ".join("%s" for _ in names[2:])
@@ -75,7 +75,7 @@ def _sync_twice(project: Project, database: Database, tables: list[str], mark: s
     assert _appended(project.run()) == dict.fromkeys(expected, ("synced", 3))
     for table in tables:
         database.execute(f"update {_quoted(table, mark)} set c = 9 where id = 1")
-    # state and raw rows are found by the name: the boundary row is not new
+    # State and raw rows are found by the name, so the row at the cursor is not appended again.
     ran = project.run()
     assert _appended(ran) == dict.fromkeys(expected, ("synced", 1))
     assert {ran.table(name)["redelivered"] for name in expected} == {1}
@@ -83,7 +83,7 @@ def _sync_twice(project: Project, database: Database, tables: list[str], mark: s
     assert {(e["table"], e["cursor"], e["batch"]) for e in listed} == {
         (name, "9", 2) for name in expected
     }
-    # no name creates a folder within a folder, which nothing would list
+    # No name creates a nested folder, which listing the raw tables would miss.
     listed = {f"shop.{name}" for name in list_raw_tables(project.lake())[0]}
     assert listed == expected
 
@@ -131,7 +131,7 @@ def test_columns_with_any_name(project: Project, request: pytest.FixtureRequest,
 def test_every_column_may_be_a_cursor_key_or_range_whatever_its_name(
     project: Project, postgres_database: Database
 ) -> None:
-    # Cursor and key swap names; ranges make several readers.
+    # The column is both cursor and key, and two readers split the table by its values.
     tables = {}
     for number, name in enumerate(["b`q", "up dated.at", 'quo"te', "it's", "select"]):
         table = f"t{number}"
@@ -166,7 +166,7 @@ def test_names_that_cannot_be_kept_are_refused_one_by_one(
     ran = project.loader("run")
     assert ran.code == 1
     assert ran.table("shop.fine")["status"] == "synced"
-    # Spark's versions say it in different words
+    # The wording differs between versions of Spark.
     errors = [error.replace("Consider to choose", "Choose") for error in ran.errors]
     assert sorted(errors) == [
         "source shop, tables: a.b and a_b would share the raw table a_b. Load one of them through "
@@ -208,7 +208,7 @@ def test_nobody_takes_a_raw_table_over_by_a_name(
     postgres_database.execute(
         "create schema a",  # sorts before a_b
         f"create table a.b_c {made}",
-        f'create table "Orders" {made}',  # fits the spec's name exactly
+        f'create table "Orders" {made}',  # matches the spec's name exactly
         f'create table public."s.t" {made}',
         "insert into a.b_c values (666, 666)",
         """insert into "Orders" values (666, 666)""",
@@ -236,7 +236,7 @@ def test_nobody_takes_a_raw_table_over_by_a_name(
         "shop.s_t": ("nothing new", 0),
     }
 
-    schema = postgres_database.user  # the first of the search path
+    schema = postgres_database.user  # the first schema in the search path
     postgres_database.execute(
         f'create schema "{schema}"',
         f'create table "{schema}".items {made}',
@@ -245,7 +245,7 @@ def test_nobody_takes_a_raw_table_over_by_a_name(
     ran = project.loader("run", "--select", "items")
     assert (ran.code, _appended(ran)) == (1, {"shop.items": ("failed", None)})
     assert f"loaded from public.items, and would now be loaded from {schema}.items" in ran.errors[0]
-    # the spec's owner says that this is the right one
+    # A full refresh confirms that the new table is the right one.
     ran = project.run("--full-refresh", "--select", "items")
     assert _appended(ran) == {"shop.items": ("synced", 1)}
     assert _appended(project.run("--select", "items")) == {"shop.items": ("nothing new", 0)}
@@ -254,7 +254,7 @@ def test_nobody_takes_a_raw_table_over_by_a_name(
 def test_a_schema_that_is_called_like_another_keeps_its_own_types(
     project: Project, postgres_database: Database
 ) -> None:
-    """The driver takes a schema's name for a pattern: `a_b` finds `axb`, too."""
+    """The driver treats a schema's name as a pattern: `a_b` also matches `axb`."""
     postgres_database.execute(
         "create schema a_b",
         "create schema axb",

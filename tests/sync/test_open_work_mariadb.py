@@ -1,4 +1,4 @@
-"""MariaDB: rows of statements and transactions that commit after a sync, with older cursors."""
+"""MariaDB: rows that are committed after a sync, with older cursors, are found by the next sync."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from tests.services import Database
 from tests.sync.project import Project
 
-# Without the slack for the clocks of applications, only the open work can find the rows.
+# Without a lookback, only the list of open transactions and statements can reveal the rows.
 OPTIONS = {"events": {"cursor_field": "at", "lookback": "0 seconds"}}
 LATE = "insert into events (id) values (2)"
 WAITING = "insert into events select 2, now(6) from (select get_lock('gate', 60)) as gate"
@@ -53,7 +53,7 @@ def _transaction(database: Database, *statements: str) -> Iterator[Any]:
 
 @contextmanager
 def _held(database: Database, connection: Any, statement: str) -> Iterator[None]:
-    """Begins a statement that waits; it goes on and ends with the block."""
+    """Starts a statement that waits for a lock; after the block, it continues and ends."""
     with closing(database.connect()) as gate:
         gate.cursor().execute("select get_lock('gate', 0)")
         cursor = connection.cursor()
@@ -84,7 +84,7 @@ def test_a_transaction_open_during_a_sync_is_found_by_the_next(
 ) -> None:
     events = _events(project, mariadb_database, kind)
     with _transaction(events, LATE, "savepoint s", LATE.replace("2", "3")) as late:
-        time.sleep(1.1)  # what the reach subtracts for columns with fewer digits
+        time.sleep(1.1)  # more than the window is extended by for columns that store whole seconds
         events.execute("insert into events (id) values (9)")
         assert _appended(project) == 1
         events.execute("insert into events (id) values (10)")
@@ -242,7 +242,7 @@ def test_what_hides_open_work_is_told(project: Project, events: Database) -> Non
 
 
 def test_a_clock_that_was_set_back_loses_no_row(project: Project, events: Database) -> None:
-    """The last sync saw a clock that was ahead."""
+    """The stored state has times from a clock that was two hours ahead."""
     reported = project.state("shop.events")
     ahead = str(dt.datetime.now(dt.timezone.utc).replace(tzinfo=None) + dt.timedelta(hours=2))
     times = dict.fromkeys(("base", "clock", "until"), ahead)

@@ -1,4 +1,4 @@
-"""A key whose cursor goes backwards: the source's row is the truth, whatever its cursor says."""
+"""If a key's cursor decreases, the source's current row still becomes its newest version."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.sync.test_late_commits import _transaction
 
 @pytest.fixture
 def events(project: Project, postgres_database: Database) -> Database:
-    """Five rows with a cursor that is set by now()."""
+    """A table of five rows whose cursor is set by now(), synced once."""
     postgres_database.execute(
         "create table events (id int primary key, note text, at timestamptz default now())",
         "insert into events select n, 'first' from generate_series(1, 5) n",
@@ -33,7 +33,7 @@ def events(project: Project, postgres_database: Database) -> Database:
 
 
 def _snapshot(project: Project) -> list[tuple[object, ...]]:
-    """Returns the newest versions, in the total order that every model uses."""
+    """Returns the newest version of each key, by the version order that all models use."""
     return project.rows(
         "select id, max_by(note, struct(_cq_generation, at, _cq_batch, _cq_seq)) "
         "from raw.events group by id order by id"
@@ -58,7 +58,7 @@ def test_an_update_with_an_older_now_that_commits_last_is_the_newest(
     assert _snapshot(project) == _source(events)
     state = project.state("shop.events")
     assert (state["generation"], state["base_generation"]) == (2, 1)
-    # Later rows in the new generation are not lost, and the old generation's do not come again.
+    # Later rows are appended in the new generation, and those of the old one are not repeated.
     events.execute("update events set note = 'fourth', at = now() where id in (1, 2)")
     ran = project.run().table("shop.events")
     assert ran["appended"] == 2
@@ -77,11 +77,11 @@ def test_rows_of_the_generation_before_are_not_appended_again(
             project.run()
             older.execute("update events set note = 'third', at = now() where id = 1")
             older.commit()
-        # The oldest is still open, so its window reaches back over all of them.
+        # The oldest transaction is still open, so the window includes all of these rows.
         assert project.run().table("shop.events")["appended"] == 1
         ran = project.run().table("shop.events")
         assert (ran["read"], ran["appended"]) == (4, 0)
-        # Back to exactly the row that the older generation has, cursor included: a new version.
+        # A row that again equals an older generation's version, cursor included, is a new version.
         [(at,)] = events.query("select at::text from events where id = 2")
         events.execute(f"update events set note = 'second', at = '{at}' where id = 1")
         assert project.run().table("shop.events")["appended"] == 1
@@ -160,7 +160,7 @@ VERSION = (
 def test_the_newest_version_is_found_in_any_window_and_generation(
     spark: SparkSession, seed: int
 ) -> None:
-    """Whether raw is searched for older generations first, or known to have them."""
+    """The result is the same whether or not the raw table is known to have older generations."""
     random, base, floor, current = Random(seed), 2, 3, 5
 
     def version(key: int, at: int, generation: int, batch: int, seq: int) -> list[Any]:

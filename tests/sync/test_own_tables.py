@@ -1,4 +1,4 @@
-"""State and ledger stay small without anybody's asking."""
+"""Runs compact the state and ledger tables, without any command or option."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.sync.project import Project
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four files count as many."""
+    """Lowers the limits: four files count as many, and two versions of each state are kept."""
     monkeypatch.setattr(system_table_upkeep, "MANY_FILES", 4)
     monkeypatch.setattr(system_table_upkeep, "VERSIONS", 2)
 
@@ -80,13 +80,13 @@ def test_what_goes_wrong_there_fails_no_run(
 
 
 def test_manifests_are_put_together_early(project: Project, postgres_database: Database) -> None:
-    """Whoever reads a table opens all of them; Iceberg by itself waits for a hundred."""
+    """Each reader opens all manifests of a table. By default, Iceberg merges them at a hundred."""
     postgres_database.execute("create table t (id int primary key)", "insert into t values (0)")
     project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "id"}})
     project.run()
     setting = "commit.manifest.min-count-to-merge"
     project.spark.sql(f"alter table {project.schema}.t unset tblproperties ('{setting}')")
-    assert project.loader("compact").code == 0  # gives it to tables from before it was set
+    assert project.loader("compact").code == 0  # sets it on tables that were created without it
     assert project.lake().properties("t")[setting] == "8"
     for number in range(1, 10):
         postgres_database.execute(f"insert into t values ({number})")

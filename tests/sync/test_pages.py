@@ -1,4 +1,4 @@
-"""PostgreSQL's pages divide a read of a whole table, where that is even and in order."""
+"""PostgreSQL: a full read is split into ranges of pages if the table is in cursor order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ READERS = 4
 
 @pytest.fixture
 def orders(project: Project, postgres_database: Database) -> Database:
-    """A table of 400 rows on some twenty pages, in the order of their cursors."""
+    """A table of 400 rows on about twenty pages, stored in the order of their cursors."""
     postgres_database.execute(*ROWS)
     options = {"cursor_field": "c", "num_partitions": READERS}
     project.jdbc(postgres_database, ["orders"], table_options={"orders": options})
@@ -28,7 +28,7 @@ def orders(project: Project, postgres_database: Database) -> Database:
 
 
 def _division(project: Project) -> RangeSplit:
-    """How a first load would divide the table among its readers."""
+    """Returns how a first load would split the table among its readers."""
     [part] = Pipeline(load_spec(project.folder / "loader.yml"), project.spark).plan_tables()
     [plan] = part.plans
     window = Window(plan.cursor)
@@ -63,7 +63,7 @@ def test_each_row_is_read_once_and_evenly(project: Project, orders: Database) ->
 def test_files_that_would_each_hold_all_cursors_are_not_made(
     project: Project, orders: Database
 ) -> None:
-    assert not _by_pages(project)  # nothing is known about the order before ANALYZE
+    assert not _by_pages(project)  # the order is unknown before ANALYZE
     orders.execute("update orders set c = (id * 37) % 400", "vacuum analyze orders")
     assert not _by_pages(project)
     project.run()

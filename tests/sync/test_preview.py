@@ -1,4 +1,4 @@
-"""`loader preview` shows the rows that the first load appends, and writes nothing."""
+"""`loader preview` shows the rows that the first load would append, and writes nothing."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_rows_are_those_of_the_first_load(
     assert [list(row) for row in rows] == [
         ["id", "note", "price", "paid_at", "raw", "tags", "updated_at"]
     ] * 2
-    assert rows[0]["price"] == "1.50"  # exactly
+    assert rows[0]["price"] == "1.50"  # a string, so that no digit is lost
     assert rows[0]["paid_at"] == "2025-01-01T08:00:00.000Z"
     assert [re.split("  +", line.strip()) for line in text.stdout.splitlines()] == [
         ["shop.orders"],
@@ -154,7 +154,7 @@ def test_a_large_table_is_shown_in_seconds(
 def test_a_table_that_follows_the_log_is_read_by_a_query(
     project: Project, postgres_database: Database
 ) -> None:
-    """No slot, no publication, nothing in the lake."""
+    """It creates no replication slot, no publication and no raw table."""
     _orders(project, postgres_database, cursor_field="updated_at", sync_mode="cdc")
     before = postgres_database.query("select count(*) from pg_publication")
     shown = project.loader("preview", "shop.orders")

@@ -1,4 +1,4 @@
-"""The privileges that docs/privileges.md calls enough, pasted as they are there."""
+"""The privileges in docs/privileges.md suffice: the tests run the statements of the page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PASSWORD = "least-privileges"
 
 
 def _pasted(mark: str) -> list[str]:
-    """Returns the statements of the page's block that contains this text."""
+    """Returns the statements of the page's code block that contains this text."""
     blocks = re.findall(
         r"```(?:sql)?\n(.*?)```", (ROOT / "docs/privileges.md").read_text(), re.DOTALL
     )
@@ -81,7 +81,7 @@ def test_mariadb(project: Project, mariadb_database: Database) -> None:
 
 
 def _kept(project: Project, database: Database, path: str, connection: str) -> None:
-    """Syncs with the cursors in a store; the role named there must be enough."""
+    """Syncs, and runs commands on the state, with a state backend that is reached by a role."""
     _create(database)
     options = {"orders": {"cursor_field": "at"}}
     project.jdbc(database, ["orders"], table_options=options)

@@ -1,4 +1,4 @@
-"""A profile's secrets are nowhere that others can read: process list, event log, files."""
+"""The process list, event log, messages and files contain no secret of the profile."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ models: {planted: {+materialized: table, +file_format: iceberg}}
 
 
 class ProcessList:
-    """Collects what the process list shows of all processes that begin in the block."""
+    """Collects the command lines of all processes that start within the block."""
 
     def __init__(self) -> None:
         self.lines: set[str] = set()
-        # Reading all processes of a busy machine each time would take a third of a core.
+        # Reading all processes each time would take a third of a core on a busy machine.
         self._older = set(os.listdir("/proc"))
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -71,7 +71,7 @@ class ProcessList:
 
 
 def _profiles(folder: Path) -> None:
-    """The shipped target, with secrets: written down, and as names of variables."""
+    """Writes two targets with secrets: `written` contains values, `named` names of variables."""
     shipped = yaml.safe_load((ROOT / "profiles/profiles.yml").read_text())["strandline"]
     embedded = shipped["outputs"]["embedded"]
     parameters: Mapping[str, Any] = embedded["server_side_parameters"]
@@ -80,7 +80,7 @@ def _profiles(folder: Path) -> None:
     logged = {
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": f"file:{folder}/events",
-        # one plain file for each application, as before Spark 4: it is searched for secrets
+        # one uncompressed file per application, which can be searched for secrets
         "spark.eventLog.rolling.enabled": "false",
         "spark.eventLog.compress": "false",
     }
@@ -139,7 +139,7 @@ def test_a_secret_of_the_profile_is_nowhere(tmp_path: Path) -> None:
     assert len(java) >= 2
     assert not [line for line in shown.lines for secret in secrets if secret in line]
     assert not [secret for secret in secrets if secret in reported]
-    # Java ends after its command, and renames its log when it does
+    # The JVM exits after its command, and renames its event log when it does.
     deadline = time.monotonic() + 60
     while list((tmp_path / "events").glob("*.inprogress")) and time.monotonic() < deadline:
         time.sleep(0.1)

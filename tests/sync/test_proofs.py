@@ -1,4 +1,4 @@
-"""The dbt tests on a real loader's tables, and on tables that somebody tampered with."""
+"""The dbt tests pass on tables that the loader wrote, and fail if those are tampered with."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RECORDS = ("cq_sync_log", "cq_state_current")
 
 @pytest.fixture
 def synced(project: Project, postgres_database: Database) -> Project:
-    """Ten orders, three of them at the highest cursor, whose redeliveries are appended."""
+    """Ten orders, synced once. Each further sync appends the three at the highest cursor again."""
     postgres_database.execute(
         "create table orders (id int primary key, at timestamptz)",
         "insert into orders select n, timestamptz '2025-01-01Z' + least(n, 8) * interval '1 hour' "
@@ -37,7 +37,7 @@ def synced(project: Project, postgres_database: Database) -> Project:
 
 @pytest.fixture
 def dbt(synced: Project, tmp_path: Path) -> DbtProject:
-    """A project with a snapshot of the orders and every test."""
+    """A dbt project with a model of the latest orders, and with every test."""
     name = synced.schema
     dbt = DbtProject(synced.spark, tmp_path / "dbt", schema=f"mart_{name}", raw_schema=name)
     table = {
@@ -77,7 +77,7 @@ def test_appended_redeliveries_are_counted_and_a_window_that_begins_too_late_is_
     )
     synced.spark.sql(
         f"update {synced.schema}._cq_syncs set cursor_low = '2025-01-01 08:00:00.000001' "
-        "where batch = 6"  # if it is not the newest, the next one has read the gap again
+        "where batch = 6"  # the newest batch: a later one would read the gap
     )
     assert _status(dbt)["inclusive_cursor"] == ("fail", 1)
 

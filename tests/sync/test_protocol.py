@@ -1,4 +1,4 @@
-"""The sync protocol's promises: no gap, no torn batch, no silent double, nothing for nothing."""
+"""The sync protocol: batches are atomic, without gaps or duplicates; idle syncs commit nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def orders(project: Project, postgres_database: Database) -> Database:
 
 
 class Crash(BaseException):
-    """Ends a run like a killed process: nothing more is done."""
+    """Ends a run as a kill would: the loader does not handle it."""
 
 
 def _files(folder: Path) -> set[Path]:
@@ -117,7 +117,7 @@ def test_a_crash_after_the_commit_is_rolled_forward(
     assert project.rows("select count(*), count(distinct id) from raw.orders") == [(101, 101)]
     assert project.state("shop.orders")["batch"] == 2
 
-    # Once more, and this time there are new rows, too: they come in a batch of their own.
+    # Once more, but with new rows after the crash: they become a separate batch.
     orders.execute("insert into orders values (102, 'late', 102)")
     with monkeypatch.context() as patch:
         patch.setattr(*broken, crash)
@@ -130,7 +130,7 @@ def test_a_crash_after_the_commit_is_rolled_forward(
         (102, 3),
         (103, 4),
     ]
-    # State and ledger are written beside each other: without one, the other may be there.
+    # State and ledger are written in parallel: if one fails, the other may have been written.
     status = "synced" if step == "state" else "recovered"
     assert project.rows("select status, rows_appended from raw._cq_syncs where batch = 2") == [
         (status, 1)
@@ -149,9 +149,9 @@ def test_a_crash_before_the_commit_leaves_nothing_to_see(
         with pytest.raises(Crash):
             project.loader("run")
     assert project.rows("select count(*) from raw.orders") == [(100,)]
-    assert project.snapshots("orders") == 2  # one staged
+    assert project.snapshots("orders") == 2  # one of them is staged
     assert project.run().table("shop.orders")["appended"] == 1
-    assert project.snapshots("orders") == 2  # the leftover is gone
+    assert project.snapshots("orders") == 2  # the staged one was removed
     assert project.rows("select max(_cq_batch), count(*) from raw.orders") == [(2, 101)]
 
 
@@ -278,7 +278,7 @@ def test_columns_added_and_dropped(project: Project, orders: Database) -> None:
         "alter table orders drop note",
         "insert into orders values (101, 101, 'new')",
     )
-    assert project.run().table("shop.orders")["appended"] == 2  # the boundary row lost its note
+    assert project.run().table("shop.orders")["appended"] == 2  # the row at the cursor, too
     assert project.rows("select note, extra from raw.orders where id = 101") == [(None, "new")]
     assert project.rows("select schema_changes from raw._cq_syncs where batch = 2") == [
         ("added extra string; dropped note string",)
@@ -288,7 +288,7 @@ def test_columns_added_and_dropped(project: Project, orders: Database) -> None:
 def test_a_raw_table_that_is_altered_meanwhile_fails_and_the_next_run_goes_on(
     project: Project, orders: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """How raw follows the source was planned for other columns."""
+    """The schema changes of the sync were planned for other columns of the raw table."""
     orders.execute("insert into orders values (101, 'late', 101)")
     publish = protocol.publish
 
@@ -308,7 +308,7 @@ def test_a_raw_table_that_is_altered_meanwhile_fails_and_the_next_run_goes_on(
 
 def test_discarding_a_batch_expires_nothing_else(project: Project, orders: Database) -> None:
     lake = project.lake()
-    # As if the table were older than its history may get: five days, unless a property says less.
+    # All snapshots are older than the maximum age, which is five days by default.
     lake.set_properties("orders", {"history.expire.max-snapshot-age-ms": "1"})
     orders.execute("insert into orders values (101, 'late', 101)")
     project.run()
@@ -328,7 +328,7 @@ def test_discarding_a_batch_expires_nothing_else(project: Project, orders: Datab
 def test_a_run_records_all_its_tables_in_one_commit_each(
     project: Project, postgres_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """State and ledger; a state that is refused keeps none of the others from being stored."""
+    """State and ledger get one commit each. If one state is refused, the others are stored."""
     names = [f"t{number}" for number in range(5)]
     for name in names:
         postgres_database.execute(

@@ -1,4 +1,4 @@
-"""`query`: the result of a SELECT is loaded as a table, with key and cursor of the spec."""
+"""`query`: the result of a SELECT is loaded as a table, with the key and cursor in the spec."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def create(database: Database) -> None:
 
 
 def load(project: Project, database: Database, name: str = "sales", **options: Any) -> None:
-    """Runs with a table that is a query."""
+    """Syncs a table that is defined by a query."""
     own = {"primary_key": "id", "cursor_field": "at", "query": QUERY, **options}
     project.jdbc(database, [name], table_options={name: own})
     project.run()
@@ -67,7 +67,7 @@ def test_a_query_is_loaded_as_a_table(project: Project, database: Database) -> N
     assert project.run().table("shop.sales")["appended"] == 2
     expected = [(1, 10, "Ada"), (2, 20, "Bert"), (4, 40, "Ada")]
     assert snapshot(project) == expected
-    # A row that the query no longer returns is found like a deleted row.
+    # A row that the query no longer returns counts as deleted, which reconcile finds.
     database.execute("update orders set amount = -1 where id = 1")
     project.run()
     assert snapshot(project) == expected
@@ -75,7 +75,7 @@ def test_a_query_is_loaded_as_a_table(project: Project, database: Database) -> N
     assert repaired.code == 0, repaired.text
     assert snapshot(project) == expected[1:]
     assert project.loader("check").code == 0
-    # Another query is read completely.
+    # After a change of the query, all of its rows are read.
     load(project, database, query=QUERY.replace("> 0", "> 30"))
     assert snapshot(project) == expected[2:]
 

@@ -1,4 +1,4 @@
-"""PostgreSQL: a change of a locked table waits for the run, and the run never for the change."""
+"""PostgreSQL: DDL on a table waits for a run that reads it, but the run never waits for DDL."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from tests.sync.project import Project
 
 @contextmanager
 def _alters(database: Database, table: str) -> Iterator[None]:
-    """Encloses what happens while somebody waits to add a column to a table that a run has locked.
+    """Keeps an ALTER TABLE waiting for a table that a run has locked, for the block.
 
-    The connections that lay idle are gone by then, as if they had done so for long.
+    Before the block, the run's idle connections are closed, as if they had timed out.
     """
     session = database.connect()
     session.autocommit = True
@@ -55,7 +55,7 @@ def _alters(database: Database, table: str) -> Iterator[None]:
 
 
 def _notes(project: Project, database: Database) -> tuple[JdbcSource, SourceTable]:
-    """A table whose columns have defaults and are of any width."""
+    """Creates a table with column defaults, and returns its source and the planned table."""
     database.execute(
         "create table notes (id serial primary key, at timestamptz default now(), note text)",
         "insert into notes (note) select 'x' from generate_series(1, 100)",
@@ -71,7 +71,7 @@ def _notes(project: Project, database: Database) -> tuple[JdbcSource, SourceTabl
 def test_a_change_that_queues_up_behind_the_readers_costs_no_load(
     project: Project, postgres_database: Database
 ) -> None:
-    """The driver locks a table to tell its columns, if one has a default."""
+    """The driver locks a table when it reads its metadata, if a column has a default."""
     source, table = _notes(project, postgres_database)
     with source.snapshot([table]) as snapshot:
         bounds = snapshot.bounds(table, Window())
@@ -79,7 +79,7 @@ def test_a_change_that_queues_up_behind_the_readers_costs_no_load(
         assert rows.count() == 100
         with _alters(postgres_database, "notes"):
             snapshot.check_unaltered(table)
-    # and what was altered before the lock, shows
+    # A change before the lock is detected.
     postgres_database.execute("alter table notes alter column note type varchar(9)")
     with source.snapshot([table]) as snapshot:
         snapshot.read(project.spark, table, Window(), bounds)
@@ -102,6 +102,7 @@ def test_a_lock_that_does_not_come_is_never_taken_for_an_answer(
                 snapshot.digest(table, window)
             with suppress(DatabaseError), snapshot.connect(table) as connection:
                 source.dialect.read_size(connection, place)
-            with snapshot.connect(table) as connection:  # not in the transaction that this ended
+            # A new transaction begins: the error ended the previous one.
+            with snapshot.connect(table) as connection:
                 assert connection.rows("select 1") == [("1",)]
         assert snapshot.digest(table, window) is not None, "one table stops the others' digests"

@@ -1,4 +1,4 @@
-"""Rows of state and ledger by Iceberg itself: the same as Spark's, without its jobs."""
+"""Reading and writing state and ledger rows with Iceberg's API gives the same result as Spark."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def test_spark_reads_what_iceberg_wrote_and_the_other_way(project: Project) -> N
     for table in ("ours", "sparks"):
         found = lake.records(table).select(names, {}, {})
         assert [tuple(row.values()) for row in found] == wanted
-        plain = lake.records(table).select(names[3::-1], {}, {})  # all at once
+        plain = lake.records(table).select(names[3::-1], {}, {})  # converted in one JVM call
         assert [tuple(row.values()) for row in plain] == [row[3::-1] for row in wanted]
         assert lake.records(table).select(["large"], {"name": None, "yes": False}, {}) == [
             {"large": -1}
         ]
         assert lake.records(table).select(["small"], {}, {"small": 1}) == [{"small": 1}]
-    # what prunes files, and how they are compressed
+    # The statistics that prune files are equal, too.
     facts = "content, file_format, spec_id, record_count, value_counts, null_value_counts"
     facts += ", lower_bounds, upper_bounds"
     [ours] = project.rows(f"select {facts} from raw.ours.files")
@@ -73,7 +73,7 @@ def test_a_table_that_somebody_makes_meanwhile_is_found(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = project.lake()
-    assert lake.find_records("t") is None  # nor is there a namespace
+    assert lake.find_records("t") is None  # the namespace does not exist, either
     lake.prepare()
     assert lake.find_records("t") is None
     exists = lake.exists
@@ -96,7 +96,7 @@ def test_rows_that_were_deleted_are_not_read(project: Project) -> None:
     project.spark.sql(f"delete from {lake.name('t')} where id = 2")
     assert project.rows("select content from raw.t.files order by 1") == [(0,), (1,)]
     assert lake.records("t").select(["id"], {}, {}) == [{"id": 1}]
-    # an administrator changes the table; its older files and ours do without
+    # After an administrator alters the table, rows can still be appended.
     project.spark.sql(f"alter table {lake.name('t')} add partition field part")
     project.spark.sql(f"alter table {lake.name('t')} add column note string")
     append_rows(lake, "t", [{"id": 3, "part": "c"}])
@@ -107,7 +107,7 @@ def test_rows_that_were_deleted_are_not_read(project: Project) -> None:
 
 
 def test_rows_were_deleted_from_a_later_file(project: Project) -> None:
-    """Iceberg reads one column more of that file than of the first."""
+    """To apply the deletes, Iceberg reads one more column from that file than from the first."""
     lake = project.lake()
     lake.prepare()
     lake.create("t", "id bigint, part string", {"write.delete.mode": "merge-on-read"})
@@ -155,12 +155,12 @@ def test_tables_that_somebody_else_made(project: Project) -> None:
             f"select int(id), part, timestamp(at) = '{at}' from raw.{name} sort by 1"
         )
         assert sorted(found) == [(0, "a", True), (1, "b", True), (2, "b", True), (3, "a", True)]
-        # by what distinguishes files, and by their contents
+        # Filters apply to partition columns and to other columns.
         assert len(project.rows(f"select id from raw.{name} where part = 'b'")) == 2
         found = lake.records(name).select(["id", "at"], {"part": "b"}, {"id": 2})
         assert found[0]["id"] == 2
         assert str(found[0]["at"]).startswith("2025-01-01 00:30:00.5")
-    # a table that once had partitions goes on without
+    # Rows can still be appended after the partition field is dropped.
     project.spark.sql(f"alter table {lake.name('cut')} drop partition field part")
     append_rows(lake, "cut", rows[:1])
     assert project.rows("select count(*) from raw.cut where part = 'a'") == [(3,)]

@@ -1,4 +1,4 @@
-"""After the remedy that the docs name, a proof is green again, and finds the next fault."""
+"""After the documented fix, a failing dbt test passes again, and still detects the next error."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CHANGE = (
 
 @dataclass(frozen=True)
 class Shop:
-    """Orders in a database, their raw table, and its proofs."""
+    """Orders in a database, their raw table, and its dbt tests."""
 
     project: Project
     database: Database
@@ -33,16 +33,16 @@ class Shop:
     manifest: Any
 
     def change(self, order: int, hours: int) -> None:
-        """Changes an order that many hours into the year, and syncs it."""
+        """Updates an order, with a cursor that many hours into the year, and syncs."""
         self.database.execute(CHANGE.format(order=order, hours=hours))
         self.project.run()
 
     def sql(self, statement: str) -> None:
-        """Runs a statement by hand; `raw` is the schema."""
+        """Runs a statement that bypasses the loader; `raw.` is replaced by the schema."""
         self.project.spark.sql(statement.replace("raw.", f"{self.project.schema}."))
 
     def wrong(self) -> dict[str, list[dict[str, Any]]]:
-        """Returns the failing rows of each test that is not green."""
+        """Returns the failing rows of each dbt test that fails."""
         chosen = (f"test_name:{test}" for test in TESTS)
         results = self.dbt.run("test", "--select", *chosen, manifest=self.manifest)
         assert len(results) == len(TESTS)
@@ -58,7 +58,7 @@ class Shop:
 
 @pytest.fixture(scope="module")
 def database(postgres: Postgres) -> Iterator[Database]:
-    """The database of all tests."""
+    """The database that all tests share."""
     with postgres.database("remedied") as database:
         yield database
 
@@ -70,7 +70,7 @@ def original(
     database: Database,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Original]:
-    """Five orders, synced; one was changed a day later, and is in the second batch."""
+    """Five synced orders, one of which was updated a day later, in the second batch."""
     folder = tmp_path_factory.mktemp("remedied")
     project = Project(folder, spark, "raw_remedied")
     database.execute(
@@ -106,28 +106,28 @@ def proofs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tup
 def shop(
     original: Original, database: Database, proofs: tuple[DbtProject, Any], tmp_path: Path
 ) -> Shop:
-    """The shop, as it was before any test."""
+    """The shop, restored to its original state."""
     return Shop(original.again(tmp_path), database, *proofs)
 
 
 def test_each_remedy_is_one(shop: Shop) -> None:
     assert shop.wrong() == {}
 
-    # A gap is read again.
+    # Rows between two windows are missing: they are read again.
     shop.sql("update raw._cq_syncs set cursor_low = '2025-01-01 06:00:00' where batch = 2")
     [gap] = shop.wrong()["inclusive_cursor"]
     assert gap["stored_cursor"] == "2025-01-01 05:00:00"
     shop.project.run("--select", "shop.orders", "--from", gap["stored_cursor"])
     assert shop.wrong() == {}
 
-    # Two payloads at one cursor: a full refresh says which.
+    # Two versions of a row have the same cursor: a full refresh tells which is the newest.
     shop.database.execute("update orders set note = 'unmoved' where id = 1")
     shop.project.run("--select", "shop.orders", "--from", "2025-01-01", "--to", "2025-02-01")
     assert {row["id"] for row in shop.wrong()["no_cursor_ties"]} == {1}
     shop.project.run("--full-refresh")
     assert shop.wrong() == {}
 
-    # A row dated in the future is corrected at the source; until then it blinds no proof.
+    # A row dated in the future is corrected in the source. Until then, other tests still work.
     shop.database.execute("insert into orders values (6, 'typo', 1, '2099-01-01Z')")
     shop.project.run()
     assert set(shop.wrong()) == {"cursor_plausible"}
@@ -161,7 +161,7 @@ def test_a_changed_value_is_found_by_its_hash(shop: Shop) -> None:
 
 
 def test_a_table_that_was_started_over(shop: Shop) -> None:
-    """The table's life begins with its first batch, which must exist."""
+    """Batches are checked from the first one after the drop, which must exist."""
     shop.sql("drop table raw.orders")
     shop.project.run()
     shop.change(2, 30)

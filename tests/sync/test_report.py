@@ -1,4 +1,4 @@
-"""`loader report`: from real ledgers, read without Spark and with it."""
+"""`loader report` shows the same contents of a ledger, whether it is read with Spark or not."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.sync.test_rounds import Script
 
 @pytest.fixture(scope="module")
 def drop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A source of files; one of its two tables has failed."""
+    """A source of files with two tables, one of which fails."""
     project = Project(tmp_path_factory.mktemp("report"), spark, "raw_of_report")
     for name, text in {"orders": "id\n1\n2\n", "broken": "id\nx\n"}.items():
         folder = project.folder / "data" / name
@@ -53,7 +53,7 @@ def test_a_run_writes_what_the_command_writes(drop: Project) -> None:
         assert _sentence(page) == "Something is wrong: 1 table fails."
         assert re.search(r"drop\.broken</a> has never been synced successfully", page)
         assert "up to date" in page
-    # An error in the report is a warning of the run, whose code stays.
+    # If the report cannot be written, the run warns, and its exit code does not change.
     nowhere = drop.loader(
         "run", "-s", "drop.orders", "--report", str(drop.folder / "no" / "r.html")
     )
@@ -154,7 +154,7 @@ def test_both_readers_sum_up_the_same(drop: Project) -> None:
         assert folder.newest == spark.newest
         in_time = [r for r in syncs if r.finished_at and r.finished_at.timestamp() * 1e6 >= since]
         expected = sum(record.rows_appended or 0 for record in in_time)
-        # The run above has appended the two rows of the CSV file.
+        # An earlier test has appended the two rows of the CSV file.
         assert sum(each.rows_appended for each in folder.syncs) == expected + 2
         unknown = {each.lag for each in folder.syncs} - {9_000_000}
         assert unknown == {None}

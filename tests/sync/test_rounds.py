@@ -1,4 +1,4 @@
-"""`loader run --every`: rounds in one process, while sources, specs and builds fail and recover."""
+"""`loader run --every`: one process runs repeatedly while sources, specs and builds fail."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Action = Callable[[], Any]
 
 
 class Script(Output):
-    """Collects the output, round by round; something happens after each round.
+    """Collects the output of each round, and runs the next action after it.
 
     Attributes:
         rounds: the facts of each round, with its errors and events.
@@ -44,7 +44,7 @@ class Script(Output):
             return
         self.rounds.append({**facts, "output_text": self.output_text[:-1]})
         self.output_text = []
-        # An action that is not done says so; then it is called again after the next round.
+        # An action that returns False is called again after the next round.
         if self.actions and self.actions[0]() is not False:
             self.actions.pop(0)
         if not self.actions or len(self.rounds) >= self.most:
@@ -61,7 +61,7 @@ class Script(Output):
 
 
 def looped(project: Project, script: Script, build: Build | None = None) -> int:
-    """Runs the loop until the script ends; returns the exit code."""
+    """Runs the daemon until the script's actions are done; returns the exit code."""
     settings = Settings(project.folder / "loader.yml", output=script)
     with open_pipeline(settings) as pipeline:
         wanted = RunRequest(build=build)
@@ -81,9 +81,9 @@ def _orders(database: Database) -> None:
 def test_sources_that_go_and_come_back(
     project: Project, postgres: Postgres, postgres_database: Database
 ) -> None:
-    """They rest while they are down; another source does not wait for them, and nothing is lost.
+    """Unreachable sources are retried less often, other sources do not wait, no row is missed.
 
-    The spec names the tables of `shop`. It takes all of `wild`, which cannot even be listed.
+    The spec names the tables of `shop`. It selects all tables of `wild`, so those must be listed.
     """
     _orders(postgres_database)
     with postgres.database() as wild, postgres.database() as other:
@@ -108,7 +108,7 @@ def test_sources_that_go_and_come_back(
                 )
 
         def rested() -> bool:
-            """Longer each time; the other source has new rows every round."""
+            """Checks that both sources paused for two rounds; gives the other source a new row."""
             row = len(script.rounds) + 100
             other.execute(f"insert into events values ({row})")
             return all(done["resting"] == ["shop", "wild"] for done in script.rounds[-2:])
@@ -124,7 +124,7 @@ def test_sources_that_go_and_come_back(
                 output_text for done in rounds for output_text in done["output_text"]
             }
 
-        # Rounds that last longer than the interval would need many failures for a rest of two.
+        # If rounds took longer than the interval, a pause of two rounds would need many failures.
         script = Script([down, rested, up, back, lambda: None], every=1)
         rounds = script.rounds
         assert looped(project, script) == 0, rounds
@@ -149,7 +149,7 @@ def test_sources_that_go_and_come_back(
 
 
 def test_a_spec_that_changes(project: Project, postgres_database: Database) -> None:
-    """A wrong spec is reported once, and the loop goes on with the previous one."""
+    """An invalid spec is reported once, and the daemon continues with the previous one."""
     _orders(postgres_database)
     postgres_database.execute("create table items (id int primary key)")
     postgres_database.execute("insert into items values (1)")
@@ -180,7 +180,7 @@ def test_a_spec_that_changes(project: Project, postgres_database: Database) -> N
 
 
 def test_a_build_follows_news_only(project: Project, postgres_database: Database) -> None:
-    """And in the same session: `current` reads what the sync just committed."""
+    """The build uses the same session, so the model reads what the sync has just committed."""
     _orders(postgres_database)
     project.jdbc(
         postgres_database, ["orders"], table_options={"orders": {"cursor_field": "updated_at"}}
@@ -197,11 +197,11 @@ def test_a_build_follows_news_only(project: Project, postgres_database: Database
     )
     assert looped(project, script, Build(project.folder)) == 0
     assert [done["appended"] for done in script.rounds] == [2, 0, 1, 0]
-    # What is reported after a round belongs to the next one.
+    # Output that follows a round's event is collected with the next round.
     built = [[t for t in done["output_text"] if t.startswith("build")] for done in script.rounds]
     assert [len(output_text) for output_text in built] == [0, 1, 0, 1]
     assert "'succeeded': 1, 'warned': 0, 'failed': 0" in built[1][0]
-    # Each round outlasts the interval of 0.05 s.
+    # Each round takes longer than the interval of 0.05 s.
     [first, *_] = [facts for facts in script.overruns if facts["build_seconds"]]
     assert first["round"] == 1
     assert first["seconds"] >= first["load_seconds"] + first["build_seconds"] - 0.1
@@ -211,7 +211,7 @@ def test_a_build_follows_news_only(project: Project, postgres_database: Database
 
 
 def dbt_project(project: Project, models: dict[str, str]) -> None:
-    """Creates a dbt project beside the spec, on the same profile."""
+    """Creates a dbt project in the folder of the spec, with the same profile."""
     (project.folder / "models").mkdir(exist_ok=True)
     (project.folder / "dbt_project.yml").write_text(
         "name: rounds\nversion: '1.0'\nprofile: strandline\n"
@@ -223,7 +223,7 @@ def dbt_project(project: Project, models: dict[str, str]) -> None:
 
 
 def test_one_run_and_its_build(project: Project, postgres_database: Database) -> None:
-    """Both exit codes count, dbt gets its arguments, and no other Spark is used."""
+    """The exit code covers both, dbt gets its arguments, and both use the same Spark session."""
     _orders(postgres_database)
     table = {"orders": {"cursor_field": "updated_at"}}
     project.jdbc(postgres_database, ["orders"], table_options=table)
@@ -274,9 +274,10 @@ def test_one_run_and_its_build(project: Project, postgres_database: Database) ->
 def test_more_tables_do_not_need_more_connections(
     project: Project, postgres_database: Database
 ) -> None:
-    """Opening one costs the database more than most questions.
+    """Opening a connection costs the database more than most queries.
 
-    Spark opens one for each table's columns, and up to four threads that ask of tables have theirs.
+    Spark opens one per table to read its columns, and up to four threads that describe tables have
+    one each.
     """
     names = [f"t{number}" for number in range(8)]
     for name in names:

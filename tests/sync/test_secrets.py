@@ -1,4 +1,4 @@
-"""A secret is nowhere: not in a log line, an error, a trace, the ledger, or the state."""
+"""No log line, error, traceback, file, ledger row or state contains a secret of the spec."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ SECRETS = {
 }
 USER = "pl41n_user"
 TOLD = {"shop.leaks": "the password is", "barred.shut": "password authentication failed"}
-"""What the error of each table says that cannot be read."""
+"""Part of the error of each table that cannot be read."""
 
 
 @pytest.fixture
 def leaky(project: Project, postgres_database: Database) -> Database:
-    """A database whose own error text contains the password, for a role whose name is none."""
+    """A database whose error message contains the password of a role. Its name is not secret."""
     user, password = USER, SECRETS["password"]
     with contextlib.suppress(Exception):
         postgres_database.execute(f"drop owned by {user}", f"drop role {user}")
@@ -60,7 +60,7 @@ def leaky(project: Project, postgres_database: Database) -> Database:
 
 
 def _configure(project: Project, leaky: Database) -> None:
-    """Two sources: one whose database tells the password, one whose password is wrong."""
+    """Adds two sources: one whose database reveals the password, one with a wrong password."""
     tables = {
         "fine": {"cursor_field": "id"},
         "leaks": {"cursor_field": "reported", "primary_key": "id"},
@@ -83,7 +83,7 @@ def _configure(project: Project, leaky: Database) -> None:
 def test_nothing_that_is_printed_or_kept_holds_a_secret(
     project: Project, leaky: Database, debug: bool
 ) -> None:
-    """Whatever the form, whether the password is right or wrong: both are tried in one process."""
+    """One process runs with both log formats; each run has a right and a wrong password."""
     _configure(project, leaky)
     done = subprocess.run(
         [sys.executable, "-c", RUNS, *(["--debug"] if debug else [])],

@@ -1,4 +1,4 @@
-"""Two sources with a table of the same name: refused, unless both say that they share raw."""
+"""Two sources of one raw table are refused unless both set `shared: true`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS = "insert into orders select g, '{name}' || g, g from generate_series({low}
 
 @pytest.fixture
 def shards(postgres: Postgres) -> Iterator[dict[str, Database]]:
-    """Two databases with the same tables; `us` has fewer rows, and lower cursors."""
+    """Two databases with the same table; `us` has fewer rows and lower cursors."""
     with postgres.database() as eu, postgres.database() as us:
         for name, database, high in (("eu", eu, 10), ("us", us, 3)):
             database.execute("create table orders (id int primary key, note text, c int)")
@@ -61,7 +61,7 @@ def test_a_second_source_of_a_raw_table_is_refused_before_anything_is_read(
     ran = project.loader("run")
     assert (ran.code, ran.errors) == (1, [refusal])
     assert ran.table("eu.orders")["status"] == "synced"
-    # Nor does a selection slip through.
+    # A run that selects only the second source is refused, too.
     ran = project.loader("run", "--select", "us.orders")
     assert (ran.code, ran.errors) == (1, [refusal])
     assert _raw(project) == [("eu", 10, 1)]
@@ -111,7 +111,7 @@ def test_a_second_source_in_another_spec_file_is_refused(
     )
     assert other.loader("check").errors == ran.errors
     assert other.loader("run", "--dry-run").code == 1
-    # It says that it shares the table, but eu does not.
+    # The other source sets `shared`, but eu does not.
     other = _other_spec(project, "us", shards["us"], shared=True)
     [error] = other.loader("run").errors
     assert "was loaded by source eu, which does not share it. Also set shared: true in eu" in error
@@ -120,7 +120,7 @@ def test_a_second_source_in_another_spec_file_is_refused(
     assert project.rows("select source_name, batch from raw._cq_syncs where batch > 0") == [
         ("eu", 1)
     ]
-    # Neither is in the way of the source that owns the table.
+    # The source that owns the table can still load it.
     shards["eu"].execute("update orders set note = 'new', c = 11 where id = 1")
     assert project.run().table("eu.orders")["appended"] == 1
 
@@ -135,7 +135,7 @@ def test_a_renamed_source_goes_on_with_its_table(
     _source(project, "europe", eu)
     project.sources[0]["formerly"] = ["eu"]
     project.write()
-    # Until its next sync, too, its tables are shown and its cursors exported.
+    # Before its next sync, its tables are already shown and its cursors exported.
     [seen] = project.loader("status").events
     assert (seen["table"], seen["batch"], seen["cursor"]) == ("europe.orders", 1, "10")
     assert "eu.orders" in project.loader("state", "export").text
@@ -152,7 +152,7 @@ def test_a_renamed_source_goes_on_with_its_table(
     assert project.rows(
         "select source_name, batch from raw._cq_syncs where batch > 0 order by batch"
     ) == [("eu", 1), ("europe", 2)]
-    # Not for a source that still exists.
+    # `formerly` cannot name a source that still exists.
     _source(project, "eu", eu)
     ran = project.loader("run")
     assert ran.code == 2
@@ -165,7 +165,7 @@ def _shared(project: Project, shards: dict[str, Database], **options: object) ->
 
 
 def _newest(project: Project) -> list[tuple[object, ...]]:
-    """Returns the newest versions, by source and key, without deleted rows."""
+    """Returns the newest version for each source and key, without deleted rows."""
     return project.rows(
         "select source, id, newest.note from (select _cq_source_name as source, id, max_by("
         "struct(note, _cq_deleted), struct(_cq_generation, c, _cq_batch, _cq_seq)) as newest "
@@ -196,13 +196,13 @@ def test_shards_share_a_raw_table_and_nothing_else(
     ran = project.run()
     assert [ran.table(f"{name}.orders")["status"] for name in shards] == ["nothing new"] * 2
 
-    # Each source has its own cursor and comparisons: this row lies below the other's cursor, and
-    # equals the other's row.
+    # Each source has its own cursor, and its rows are compared only with each other: this row is
+    # below the cursor of eu, and equals a row of eu.
     shards["us"].execute("insert into orders values (4, 'eu4', 4)")
     ran = project.run().table("us.orders")
     assert (ran["appended"], ran["batch"], ran["cursor"]) == (1, 3, "4")
 
-    # And its own generations: a refresh overrules only its source's rows.
+    # Each source has its own generations: a refresh supersedes only the rows of its source.
     shards["us"].execute("delete from orders where id = 1")
     project.run("--full-refresh", "--select", "us.orders")
     assert [project.state(f"{name}.orders")["generation"] for name in shards] == [1, 2]
@@ -227,7 +227,7 @@ def test_shards_share_a_raw_table_and_nothing_else(
 def test_sources_named_like_secrets_are_known_to_dbt(
     project: Project, shards: dict[str, Database]
 ) -> None:
-    """Spark's SHOW TBLPROPERTIES masks values that contain such a word."""
+    """Spark's SHOW TBLPROPERTIES redacts values that contain `url` or `token`."""
     for name, of in (("url_eu", "eu"), ("token_us", "us")):
         _source(project, name, shards[of], shared=True)
     project.run()
@@ -255,7 +255,7 @@ def test_after_a_crash_each_source_goes_on_from_its_own_commit(
     project.run()
     states = _states(project)
     ledger = project.rows("select source_name, batch from raw._cq_syncs where batch > 0")
-    # The commits expire; what each source's newest one recorded is kept.
+    # Old commits expire, but what each source's newest one recorded is kept.
     assert project.loader("compact", "--keep-versions", "1", "--expire-days", "0").code == 0
     assert len(project.rows("select * from raw.orders")) == 14
     project.spark.sql(f"drop table {project.schema}._cq_state")
@@ -274,7 +274,7 @@ def test_after_a_crash_each_source_goes_on_from_its_own_commit(
     ) == sorted(ledger)
     shards["eu"].execute("insert into orders values (11, 'eu11', 11)")
     assert project.run().table("eu.orders")["batch"] == 4
-    # Raw is gone: each source reads everything again, and the numbers go on.
+    # If the raw table is dropped, each source reads everything again; batch numbers continue.
     project.spark.sql(f"drop table {project.schema}.orders")
     ran = project.run()
     assert sorted(ran.table(f"{name}.orders")["batch"] for name in shards) == [5, 6]
@@ -289,7 +289,7 @@ def test_shards_whose_columns_and_keys_differ(
     assert project.run("--select", "eu.orders").warnings == []
     added = ["us.orders: schema: added state string"]
     assert project.run("--select", "us.orders").warnings == added
-    # Logged once: a column that the other source lacks is no change of either.
+    # It is logged only once: a column that one source lacks is not a change of either.
     for database in shards.values():
         database.execute("update orders set note = 'new', c = 20 where id = 1")
     assert project.run().warnings == []
@@ -309,7 +309,7 @@ def test_shards_whose_columns_and_keys_differ(
     assert project.loader("run", "--select", "us.orders").errors == [refusal]
     other = _other_spec(project, "us", shards["us"], shared=True, primary_key=["id", "note"])
     assert other.loader("run").errors == [refusal]
-    # A source that no longer shares would take the others' rows for its own.
+    # A source without `shared` would treat the other source's rows as its own.
     _source(project, "eu", shards["eu"])
     project.sources = project.sources[-1:]
     project.write()

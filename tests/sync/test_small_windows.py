@@ -1,4 +1,4 @@
-"""Small windows pass through the driver, if they are light; and what goes on around them."""
+"""Syncs of few rows: rows cached in the driver, connection poolers, and code generation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.sync.project import Project
 
 
 def _synced(project: Project, database: Database) -> None:
-    """A table of two rows, and its first sync."""
+    """Creates a table of two rows, and syncs it once."""
     database.execute(
         "create table t (id int primary key, u timestamptz default now())",
         "insert into t values (1), (2)",
@@ -29,7 +29,7 @@ def _synced(project: Project, database: Database) -> None:
 def test_only_light_windows_pass_through_the_driver(
     project: Project, postgres_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Compressed in the database, they take a few kilobytes: what counts is what is read.
+    # The database compresses them to a few kilobytes, but the size of the rows read counts.
     heavy, light = "repeat('é', 700000)", "repeat('é', 7)"
     for name, text in (("heavy", heavy), ("light", light)):
         postgres_database.execute(
@@ -78,7 +78,7 @@ def test_a_table_that_gains_many_columns_at_once_is_not_taken_for_damaged(
     project: Project, postgres_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _synced(project, postgres_database)
-    # More commits than Iceberg keeps metadata of: there is no way from the oldest to the newest.
+    # More commits than Iceberg keeps metadata files for, so the metadata read first is gone.
     columns = [f"alter table t add c{n} int default {n}" for n in range(25)]
     postgres_database.execute(*columns, "update t set u = clock_timestamp()")
     reached = SyncContext.report_step
@@ -145,7 +145,7 @@ def test_code_is_generated_for_the_scan_of_a_large_raw_table(
     for limit, expected in (
         (9, ["held", "held", "held"]),
         (8, ["held", "begin", "held", "end", "held"]),
-        (8, ["held", "begin", "held", "end", "held"]),  # the newest versions have a new generation
+        (8, ["held", "begin", "held", "end", "held"]),  # the versions have a new generation
     ):
         monkeypatch.setattr(extract, "_MANY_ROWS", limit)
         steps.clear()
@@ -162,7 +162,7 @@ def test_code_is_generated_as_the_profile_says_and_not_afterwards(spark: SparkSe
     session, configured = sibling(spark), spark.sparkContext._conf
     before = configured.get(whole)
     plan_simply(session)
-    configured.set(whole, "true")  # the suite turns it off
+    configured.set(whole, "true")  # the tests turn it off
     try:
         with suppress(ZeroDivisionError), generate_code(session):
             during = [session.conf.get(name) for name in (whole, factory)]

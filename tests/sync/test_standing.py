@@ -1,4 +1,4 @@
-"""MariaDB: what a name stands for, what a table hides, and tables that somebody locks."""
+"""MariaDB: replaced tables, invisible columns, unsuitable cursors, and locked tables."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_columns_that_a_star_leaves_out_are_read(
 def test_types_that_do_not_grow_are_no_cursors(
     project: Project, mariadb_database: Database, postgres_database: Database
 ) -> None:
-    """MariaDB compares an enum by its text: a later state would never be read."""
+    """MariaDB compares enums by text but sorts them by position: later states would be missed."""
     kinds = {"e": "enum('new', 'paid', 'closed')", "s": "set('b', 'a')", "t": "time"}
     mariadb_database.execute(*(f"create table {n} (id int, c {kinds[n]})" for n in kinds))
     options = {name: {"cursor_field": "c"} for name in kinds}

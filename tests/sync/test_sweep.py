@@ -1,4 +1,4 @@
-"""PostgreSQL: no row is lost, whoever computes the cursor: its writer shows that it is new."""
+"""PostgreSQL: a sweep finds every new row by its transaction, regardless of its cursor."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ CASES = {
         ("insert", "update"), CLOCKS.items(), CUTS
     )
 }
-"""What an application writes in a transaction that is open during a sync, and with which time."""
+"""By table: what a transaction that is open during a sync does, and the cursor that it writes."""
 
 
 def _made(table: str, cursor: str = "timestamptz") -> list[str]:
-    """Returns SQL that creates a table with a few older rows and a row of now."""
+    """Returns SQL that creates a table with four old rows and one with the current time."""
     return [
         f"create table {table} (id int primary key, note text, at {cursor})",
         f"create index on {table} (at)",
@@ -50,7 +50,7 @@ def _load(
 
 
 def _newest(project: Project, table: str) -> list[tuple[Any, ...]]:
-    """Returns the newest versions in raw, in the order that every model uses."""
+    """Returns the newest version of each key, by the version order that all models use."""
     return project.rows(
         "select id, row.note, date_format(row.at, 'yyyy-MM-dd HH:mm:ss.SSSSSS') from ("
         "select id, max_by(struct(note, at), struct(_cq_generation, at, _cq_batch, _cq_seq)) "
@@ -126,7 +126,7 @@ def test_imports_of_old_dates_and_updates_that_do_not_move_the_cursor(
     )
     expected = {"imported": 50, "unmoved": 2, "moved_back": 2, "in_lookback": 1, "numbered": 1}
     assert _appended(project, tables) == expected
-    # In a new generation, the cursor need not show which version is newer.
+    # In a new generation, a version is newer regardless of its cursor.
     generations = {table: project.state(f"shop.{table}")["generation"] for table in tables}
     assert generations == {**dict.fromkeys(tables, 2), "imported": 1}
     for table in tables[:4]:
@@ -141,12 +141,12 @@ def test_imports_of_old_dates_and_updates_that_do_not_move_the_cursor(
 def test_a_key_that_changes_without_its_cursor(
     project: Project, postgres_database: Database
 ) -> None:
-    """Rows with the new keys are found; rows with keys that the source lacks stay in raw."""
+    """Rows with new keys are found. Rows whose keys the source no longer has are not deleted."""
     postgres_database.execute(*_made("events"), "update events set note = note || ' ' || id")
     _load(project, postgres_database, ["events"])
     postgres_database.execute(
         "update events set id = 50 where id = 1",
-        # raw has this key with a later cursor
+        # the raw table has this key with a later cursor
         "begin; delete from events where id = 9; update events set id = 9 where id = 2; commit",
         # two rows exchange their keys
         "begin; savepoint s; update events set id = -3 where id = 3; release s; "
@@ -250,14 +250,14 @@ def test_how_often_a_table_is_swept(project: Project, postgres_database: Databas
     plan()
     project.run()
     hour, now = 3600.0, project.state("shop.never")["mark"]["sweep"]["at"]
-    for table in ("large", "always"):  # as if a sweep took 30 seconds for a page of 8 KB
+    for table in ("large", "always"):  # as if a sweep took 30 seconds per page of 8 KB
         _change_record(project, table, bytes=1_000_000, seconds=3662, at=now - 300)
     for table in tables:
         postgres_database.execute(
             f"update {table} set note = 'unmoved' where id = 1",
             f"insert into {table} values (20, 'between', now())",
         )
-    # `never` loses the update. The others find it when their sweep is due.
+    # `never` misses the update. The others find it when their sweep is due.
     assert _appended(project, tables) == {"never": 1, "hourly": 1, "large": 1, "always": 2}
     _change_record(project, "hourly", at=now - hour - 60)
     _change_record(project, "large", at=now - 660)
@@ -319,7 +319,7 @@ def test_a_late_row_is_appended_alone_where_rows_are_not_compared(
     )
     _load(project, postgres_database, ["pages"], redelivered_rows="append")
     postgres_database.execute("insert into pages values ('late', '2019-01-01Z')")
-    assert _appended(project, ["pages"]) == {"pages": 2}  # and the row at the boundary
+    assert _appended(project, ["pages"]) == {"pages": 2}  # and the row at the cursor
 
 
 def test_an_idle_sync_scans_once_and_writes_no_state(
@@ -328,7 +328,7 @@ def test_an_idle_sync_scans_once_and_writes_no_state(
     postgres_database.execute(
         *_made("events"), f"alter database {postgres_database.name} set log_statement = 'all'"
     )
-    # Autovacuum writes statistics, in any database.
+    # Autovacuum writes statistics, in any database, which would cause a scan.
     postgres_database.execute("alter system set autovacuum = off", "select pg_reload_conf()")
     request.addfinalizer(
         lambda: postgres_database.execute(

@@ -1,4 +1,4 @@
-"""PostgreSQL: which transactions a sweep takes for new, by their ids."""
+"""PostgreSQL: which transaction ids a sweep treats as new."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_where_unseen_transactions_are_unknown_everything_since_is_read(
     postgres_database: Database,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The state may be older than this entry, and there may be too many transactions."""
+    """The stored state may lack the ids, or there may be too many transactions to list them."""
     with postgres.database() as elsewhere, _transaction(elsewhere) as writer:
         writer.execute("create table other (id int)")
         postgres_database.execute(*_made("events"))
@@ -156,7 +156,7 @@ def test_prepared_transactions_and_the_oldest_times(project: Project, own_server
             database.execute(f"insert into {table} values (20, 'between', now())")
         assert _appended(project, options) == dict.fromkeys(options, 1)
         assert _appended(project, options) == dict.fromkeys(options, 0)
-        own_server._run("pg_ctl", "-w", "-s", "stop")  # it outlives the server
+        own_server._run("pg_ctl", "-w", "-s", "stop")  # a prepared transaction survives a restart
         own_server.start()
         database.execute("commit prepared 'late'")
         # Without sweeps, rows are found by the transaction's start, which is taken for 1970.
@@ -181,7 +181,7 @@ def test_rows_from_before_half_a_round_of_transaction_ids_are_not_new(
             own_server._run("pg_resetwal", "-x", str(next_id))
             own_server.start()
         _load(project, database, ["events"])
-        burn = ["select pg_current_xact_id()"] * 200  # too many to list them in a query
+        burn = ["select pg_current_xact_id()"] * 200  # too many to list in a query
         database.execute("update events set note = 'unmoved' where id = 1", *burn)
         ran = project.run().table("shop.events")
         assert (ran["read"], ran["appended"]) == (2, 1)
@@ -249,7 +249,7 @@ def test_transaction_ids_that_are_assigned_again_after_a_crash(
 def test_the_ids_of_another_database_are_not_used(
     project: Project, postgres_database: Database
 ) -> None:
-    """After a restore, transaction ids reach those of the record again."""
+    """After a restore, the database assigns the ids in the stored record again."""
     postgres_database.execute(*_made("events"))
     _load(project, postgres_database, ["events"], sweep="1 hour")
     _change_record(project, "events", xmin=str(2**40))
@@ -266,7 +266,7 @@ def test_a_replica_that_lacks_what_the_last_sweep_saw_is_not_swept() -> None:
         (True, 49, 100, True),
         (True, 60, 99, True),
         (True, 50, 100, False),
-        (False, 49, 100, False),  # a primary after a failover: another timeline shows that
+        (False, 49, 100, False),  # a primary after a failover is recognized by its timeline
     ):
         now = TransactionMark(None, xmin, False, "7/1", replica=replica, log_end=log_end)
         assert seen.is_behind(now) is is_behind

@@ -1,4 +1,4 @@
-"""PostgreSQL: rows that come with a table, attached as a partition or put in another's place."""
+"""PostgreSQL: rows of attached partitions, swapped tables and recreated columns are read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.services import Database
 from tests.sync.project import Project
 
 CURSORS = {"of_xmin": "xmin", "of_time": "at", "of_number": "id"}
-"""By table: its cursor. All are synced together."""
+"""The cursor of each table. All tables are synced together."""
 
 
 def _configure(project: Project, database: Database) -> None:
@@ -18,13 +18,13 @@ def _configure(project: Project, database: Database) -> None:
 
 
 def _each(database: Database, *statements: str) -> None:
-    """Runs statements for each table; `parts` stands for its name, as a part of others, too."""
+    """Runs statements for each table; `parts` is replaced by its name, also within other names."""
     for table in CURSORS:
         database.execute(*(statement.replace("parts", table) for statement in statements))
 
 
 def _run(project: Project, reported: str = "") -> list[int]:
-    """Syncs; returns the rows appended. Of each table there is this one warning, or none."""
+    """Syncs and returns the rows appended. Each table must have this warning, or none has any."""
     ran = project.run()
     assert len(ran.warnings) == (len(CURSORS) if reported else 0), ran.warnings
     for table in CURSORS if reported else ():
@@ -61,7 +61,7 @@ def test_the_rows_of_a_partition_that_was_attached_are_read(
     _each(postgres_database, attach)
     ran = project.run()
     assert [ran.table(f"shop.{table}")["appended"] for table in CURSORS] == [2] * len(CURSORS)
-    # Only once: rows of a known partition are read like any other, reattached or not.
+    # Only once: after a known partition is reattached, its rows are not all read again.
     _each(postgres_database, detach, attach)
     ran = project.run()
     assert max(ran.table(f"shop.{table}")["read"] for table in CURSORS) <= 1
@@ -106,7 +106,7 @@ def test_a_table_that_was_put_in_anothers_place_is_read(
 def test_a_copy_of_the_database_that_took_its_place_is_read(
     project: Project, postgres_database: Database
 ) -> None:
-    """`create database ... template` copies the tables' ids, and the server stays the same."""
+    """`create database ... template` copies the tables' ids, so the database's id is compared."""
     name, columns = postgres_database.name, "(id int primary key, note text, at timestamptz)"
     _each(
         postgres_database,
@@ -146,7 +146,7 @@ CHANGES = {
 def test_columns_that_change_places_between_two_runs_are_read_again(
     project: Project, postgres_database: Database
 ) -> None:
-    """A table for each change and cursor."""
+    """There is one table for each change and cursor."""
     tables = {
         f"{change}_{table}": (cursor, CHANGES[change])
         for change in CHANGES
@@ -183,7 +183,7 @@ def test_columns_that_change_places_between_two_runs_are_read_again(
 def test_a_view_is_the_same_whatever_the_search_path_and_without_the_databases_md5(
     project: Project, postgres_database: Database
 ) -> None:
-    """Marks of earlier versions have a hash by md5(), of the SQL as the search_path shows it."""
+    """Older checkpoints contain an md5() of the view's SQL as it is shown in a search_path."""
     name = "äöü€"
     role = f"{postgres_database.name}_role"
     postgres_database.execute(
@@ -200,7 +200,7 @@ def test_a_view_is_the_same_whatever_the_search_path_and_without_the_databases_m
     )
 
     def look(path: str) -> TableIdentity:
-        """Reads the view's identity in a search_path, which stays as it was."""
+        """Reads the view's identity with a search_path, which must not change."""
         postgres_database.execute(f"alter role {role} set search_path = {path}")
         options = JdbcOptions(url=postgres_database.url, user=role, password="lacks-4711")
         source = JdbcSource("shop", options, project.spark, project.folder)

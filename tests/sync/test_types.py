@@ -1,6 +1,7 @@
-"""Every type of each database: the type that it is read as, raw's, and a value.
+"""Every type of each database: the type that it is read as, the raw table's type, and a value.
 
-What is expected is the same on each line of Spark: `make test-matrix` runs this file on both.
+The expected results are the same in both versions of Spark: `make test-matrix` runs this file with
+each of them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tests.sync.test_derby import Execute, execute, url
 __all__ = ["execute", "url"]  # fixtures
 
 Type = tuple[str, str, str, "str | None"]
-"""A type, a value in SQL, the type that it is read as, and what raw has, as text."""
+"""A type, a value in SQL, the type that it is read as, and the raw table's value as a string."""
 
 UUID = "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
 
@@ -226,7 +227,7 @@ DERBY: list[Type] = [
     ),
 ]
 
-# A row's hash decides whether it is new, so a lake outlives a change of Spark only with equal ones.
+# A row's hash decides whether it is new, so hashes must be equal in all versions of Spark.
 HASHES = {
     "postgresql": 5508556975752657725,
     "mariadb": -5334782562291651583,
@@ -243,11 +244,11 @@ CREATED = (
     "create domain marks as bit(3)",
     "create domain class as char(2)",
 )
-"""What PostgreSQL's table needs."""
+"""The types that PostgreSQL's table uses."""
 
 
 def define(types: Sequence[Type]) -> str:
-    """Returns the statement that makes a table `t` with a column of each type."""
+    """Returns the statement that creates a table `t` with a column of each type."""
     columns = ", ".join(f"v{i} {kind}" for i, (kind, *_) in enumerate(types))
     return f"create table t (id int not null primary key, c int, {columns})"
 

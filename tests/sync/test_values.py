@@ -1,4 +1,4 @@
-"""Values that the source can hold and the lake cannot: none is changed silently."""
+"""Values that the lake cannot store exactly are refused or reported, never changed silently."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_digits_beyond_the_microsecond_leave_no_row_out(
         "insert into t values (4, timestamp('2025-01-01 23:59:59.9999995'))",
     )
     assert project.run().table("shop.t")["appended"] == 1
-    # nor between the chunks of a backfill
+    # Nor is a row missed between the chunks of a backfill.
     backfill = project.run("--from", "2025-01-01", "--to", "2025-01-03", "--chunk", "1 day")
     assert backfill.table("shop.t")["appended"] == 1
 
@@ -133,7 +133,7 @@ def test_infinite_times_are_loaded_as_the_ends_of_the_calendar(
 
 
 def test_a_time_of_day_is_a_text(project: Project, postgres_database: Database) -> None:
-    """With six digits, and its zone if it has one: 24:00 and 10:00+01 stay what they are."""
+    """It has six decimal places, and its offset if it has one; 24:00 and 10:00+01 stay the same."""
     postgres_database.execute(
         "create domain opening as time",
         "create domain closing as timetz",
@@ -203,7 +203,7 @@ def test_a_small_number_is_no_boolean(project: Project, mariadb_database: Databa
 
 @pytest.fixture
 def coded(project: Project, postgres_database: Database) -> Database:
-    """A table whose cursor is a text that the database orders by a collation."""
+    """A table whose cursor is an enum, which the database does not order by bytes."""
     postgres_database.execute(
         "create type code as enum ('a5', 'b', 'B1', 'c', 'A9')",
         "create table t (id int primary key, code code)",
@@ -221,7 +221,7 @@ def test_a_stored_cursor_that_is_no_value_any_more(project: Project, coded: Data
 
 
 def test_a_scale_that_spark_has_not(project: Project, postgres_database: Database) -> None:
-    """Before PostgreSQL 15 the database refuses it itself."""
+    """PostgreSQL before version 15 refuses these types itself."""
     with suppress(InvalidParameterValue):
         postgres_database.execute(
             "create table t (id int primary key, price numeric(5, -2), part numeric(2, 4))",
@@ -426,7 +426,7 @@ def test_years_and_floats_of_mariadb(project: Project, mariadb_database: Databas
 
 
 def test_a_char_without_a_length(project: Project, postgres_database: Database) -> None:
-    """Such is a view's column that is computed of a char(n)."""
+    """A view's column that is computed from a char(n) has no length."""
     postgres_database.execute(
         "create table goods (id int primary key, code char(5))",
         "insert into goods values (1, 'ab'), (2, null)",
@@ -507,7 +507,7 @@ def test_what_a_server_of_mariadb_has_by_default_does_not_change_what_is_read(
 def test_days_that_the_driver_misreads_in_binary_are_refused(
     project: Project, postgres_database: Database
 ) -> None:
-    """It counts leap days of Java's old calendar too early, and Spark believes it."""
+    """The driver adds leap days of Java's Julian calendar too early, and Spark uses its dates."""
     types = {"day": "date", "at": "timestamptz", "wall": "timestamp"}
     era = (
         "from generate_series(50, 1450, 50) y, generate_series(0, 31) d, "
@@ -559,7 +559,7 @@ def test_days_that_the_driver_misreads_in_binary_are_refused(
 def test_days_before_christ_are_read_as_they_are_or_refused(
     project: Project, postgres_database: Database
 ) -> None:
-    """As seconds, days before Christ in years like 101 are ten days off, or more."""
+    """Converted from seconds, some days in years like 101 BC are off by ten days or more."""
     postgres_database.execute(
         "create table fine (id serial primary key, v date, j int)",
         "insert into fine (v, j) select v, to_char(v, 'J')::int from (select to_date(y || '-' || "
@@ -577,7 +577,7 @@ def test_days_before_christ_are_read_as_they_are_or_refused(
     assert [error.partition(",")[0] for error in ran.errors] == ["table shop.wrong"], ran.text
     off = "unix_date(v) + 2440588 <> j"
     assert project.rows(f"select count(*), count_if({off}) from raw.fine") == [(760 - 5 * 47, 0)]
-    # without prepared statements, as for PgBouncer, the driver gets texts
+    # Without prepared statements, as with PgBouncer, the driver receives dates as text.
     project.sources = []
     project.jdbc(
         postgres_database,

@@ -1,4 +1,4 @@
-"""`where`: raw has the rows that match a condition in the source's SQL, and only these."""
+"""`where`: the raw table gets only the rows that match a condition in the source's SQL."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CREATE = (
 TIMES = {"postgresql": "timestamp", "mariadb": "datetime(6)"}
 OPEN = "state = 'open' or state = 'new'"
 MANY = [f"insert into orders values ({i}, 'open', 0, '2026-01-01')" for i in range(10, 20)]
-"""So many rows that one of them is less than a tenth."""
+"""Enough rows that one of them is less than a tenth, the limit for deletes of the safety check."""
 
 
 @pytest.fixture(params=["postgresql", "mariadb"])
@@ -40,18 +40,18 @@ def database(request: pytest.FixtureRequest) -> Database:
 
 ON_POSTGRESQL = pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 ON_MARIADB = pytest.mark.parametrize("database", ["mariadb"], indirect=True)
-"""Tests of code that no database differs in: generations, tombstones, the state."""
+"""These limit a test to one database if its code is the same for all of them."""
 
 
 def load(project: Project, database: Database, **options: Any) -> list[int]:
-    """Runs with these options of the table, and returns the ids in its snapshot."""
+    """Syncs with these table options, and returns the ids of the newest rows."""
     project.jdbc(database, ["orders"], table_options={"orders": {"cursor_field": "at", **options}})
     project.run()
     return ids(project)
 
 
 def snapshot(project: Project, table: str = "orders") -> list[tuple[Any, ...]]:
-    """Returns the newest version of each row, in the order that every model uses."""
+    """Returns the newest version of each row, by the version order that all models use."""
     return project.rows(
         "select row.id, row.state, row.amount from (select max_by(struct(*), "
         f"struct(_cq_generation, at, _cq_batch, _cq_seq)) as row from raw.{table} group by id) "
@@ -69,7 +69,7 @@ def is_postgresql(database: Database) -> bool:
 
 @ON_MARIADB
 def test_a_reset_forgets_no_row_that_stopped_matching(project: Project, database: Database) -> None:
-    """The next run reads all rows that match, so other keys in raw get tombstones."""
+    """The next run reads all rows that match, so other keys in the raw table get tombstones."""
     database.execute(*MANY)
     load(project, database, where=OPEN)
     database.execute("update orders set state = 'gone' where id = 4")
@@ -99,7 +99,7 @@ def test_a_reset_of_a_table_without_a_key_doubles_no_row(
         assert project.run().table("shop.orders")["appended"] == 0
         database.execute("update orders set state = 'open', at = '2026-02-02' where id = 5")
         assert project.run().table("shop.orders")["appended"] == new_rows
-    # with another condition, the rows get another generation
+    # With another condition, the rows get a new generation.
     load(project, database, where="amount > 10")
     assert project.rows("select count(*) from raw.orders where _cq_generation = 2") == [(3,)]
 
@@ -134,7 +134,7 @@ def test_only_rows_that_match_are_read(project: Project, database: Database) -> 
 
 
 def test_rows_that_leave_and_enter_the_filter(project: Project, database: Database) -> None:
-    """PostgreSQL: the next sweep finds them, wherever their cursors are. Others: reconcile does."""
+    """On PostgreSQL, the next sweep finds them, with any cursor. On MariaDB, reconcile does."""
     load(project, database, where=OPEN)
     database.execute(
         "update orders set state = 'gone', at = '2026-01-02 00:00:00' where id = 1",
@@ -149,7 +149,7 @@ def test_rows_that_leave_and_enter_the_filter(project: Project, database: Databa
         assert project.run().table("shop.orders")["status"] == "nothing new"
         database.execute("update orders set state = 'open' where id = 4")
         assert project.run().table("shop.orders")["appended"] == 1
-        # Nothing but rows that leave, and rows that raw never had.
+        # The only changes are rows that stop matching, and rows that never matched.
         database.execute(
             "update orders set state = 'gone' where id in (4, 6)",
             "update orders set amount = amount + 1 where id in (1, 2, 5)",
@@ -161,14 +161,14 @@ def test_rows_that_leave_and_enter_the_filter(project: Project, database: Databa
         assert project.run().table("shop.orders")["status"] == "nothing new"
         assert project.state("shop.orders")["mark"] != memory
     else:
-        assert ids(project) == [1, 3, 4, 6]  # 3 is not older than five minutes
+        assert ids(project) == [1, 3, 4, 6]  # row 3 is within the lookback of five minutes
     repaired = project.loader("reconcile", "--repair", "--allow-deletes")
     assert repaired.code == 0, repaired.text
     assert ids(project) == ([3] if is_postgresql(database) else [3, 6])
 
 
 def test_many_rows_that_leave(project: Project, postgres_database: Database) -> None:
-    """So many that Spark must not send them to each executor."""
+    """There are more of them than Spark may broadcast to its executors."""
     postgres_database.execute(
         "create table orders (id int primary key, state text, amount int, at timestamp)",
         "insert into orders select n, case when n % 100 = 0 then 'open' end, n, "
@@ -203,7 +203,7 @@ def test_a_changed_condition_reads_everything(project: Project, database: Databa
 def test_a_condition_that_no_row_matches_deletes_nothing(
     project: Project, database: Database
 ) -> None:
-    """It may have a typing error."""
+    """The condition may contain a typing error."""
     load(project, database, where=OPEN)
     assert load(project, database, where="state = 'opne'") == [1, 4]
     assert any("the source is empty" in warning for warning in project.run().warnings)
@@ -214,7 +214,7 @@ def test_a_condition_that_no_row_matches_deletes_nothing(
 
 @ON_POSTGRESQL
 def test_a_repair_between_two_conditions(project: Project, database: Database) -> None:
-    """After it, raw has rows of two conditions, so even the first one is read completely again."""
+    """The repair mixes rows of two conditions, so a return to the first reads all rows again."""
     load(project, database, where=OPEN)
     load(project, database, where="state = 'opne'")
     repaired = project.loader("reconcile", "--repair", "--allow-deletes")
@@ -403,7 +403,7 @@ WRITE = st.tuples(
     st.sampled_from(["null", *map(str, range(8))]),
 )
 AT_ONCE = 4
-"""So many tables take part in each random example, in the same runs."""
+"""The number of tables in each random example. They are synced in the same runs."""
 
 TURN = st.tuples(st.sampled_from(CONDITIONS), st.lists(WRITE, min_size=2, max_size=6))
 ROUND = st.lists(TURN, min_size=AT_ONCE, max_size=AT_ONCE)
@@ -417,7 +417,7 @@ ROUND = st.lists(TURN, min_size=AT_ONCE, max_size=AT_ONCE)
 def test_random_conditions_between_random_writes(
     project: Project, database: Database, rounds: list[list[tuple[str | None, list[Any]]]]
 ) -> None:
-    """PostgreSQL: each sync leaves only deleted rows behind. All: reconcile leaves nothing."""
+    """On PostgreSQL, a sync misses only deletes. On both databases, reconcile finds all changes."""
     tables = [f"t{next(NUMBERS)}" for _ in range(AT_ONCE)]
     time = TIMES["postgresql" if is_postgresql(database) else "mariadb"]
     for table in tables:
@@ -449,7 +449,7 @@ def test_random_conditions_between_random_writes(
 
 
 def _write(database: Database, table: str, operation: str, key: int, values: str) -> None:
-    """Writes a row; `unmoved` leaves its cursor alone."""
+    """Changes a row; `unmoved` is an update that keeps the cursor."""
     state, amount, at = values.split(", ")
     if operation in ("insert", "delete"):
         database.execute(f"delete from {table} where id = {key}")
@@ -468,7 +468,7 @@ NUMBERS = itertools.count()
 def test_rows_that_leave_before_all_rows_are_read(
     project: Project, postgres_database: Database
 ) -> None:
-    """A new column with values, or a renamed one, makes the next sync read all rows that match."""
+    """After a column with values is added or renamed, the next sync reads all rows that match."""
     create, *others = CREATE
     postgres_database.execute(create.format(time="timestamp"), *others)
     load(project, postgres_database, where="state is not null")
@@ -497,5 +497,5 @@ def test_rows_that_leave_before_a_full_refresh(project: Project, database: Datab
     assert ids(project) == [1, 2, 3, 5, *range(10, 20)]
     assert project.run().table("shop.orders")["appended"] == 0
     database.execute("update orders set state = 'gone'")
-    project.run("--full-refresh")  # the condition may be wrong
+    project.run("--full-refresh")  # deletes nothing: the condition may be wrong
     assert ids(project) == [1, 2, 3, 5, *range(10, 20)]

@@ -1,4 +1,4 @@
-"""Rows of any width: a reader fetches as many at once as its memory holds."""
+"""Wide rows: a reader fetches only as many rows at a time as fit into its memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from loader.sources.jdbc.source import JdbcSource
 from tests.services import Database
 from tests.sync.project import Project
 
-_LIMIT = {"maxResultBuffer": "20M"}  # what one fetch may take of Java's memory
+_LIMIT = {"maxResultBuffer": "20M"}  # the part of Java's memory that one fetch may use
 _BODY = (
     "(select string_agg(md5((n * 10000 + part)::text), '') from generate_series(1, 3200) as part)"
 )
@@ -20,7 +20,7 @@ def test_wide_rows_are_fetched_in_portions(project: Project, postgres_database: 
     postgres_database.execute(
         "create table t (id int primary key, body text)",
         "insert into t select n, 'x' from generate_series(-99, 0) as n",
-        _WIDE % "1, 300",  # 30 MB behind rows that are narrow; nobody has counted them yet
+        _WIDE % "1, 300",  # 30 MB after narrow rows; not analyzed yet
         "create table packed (id int primary key, body text)",
         "insert into packed select n, repeat('x', 100000) from generate_series(1, 300) as n",
         "analyze packed",
@@ -89,7 +89,7 @@ def test_postgresql_tells_how_wide_the_rows_of_all_partitions_are(
 
 
 def test_mariadb_streams_rows_a_few_at_a_time(project: Project, mariadb_database: Database) -> None:
-    """120 rows of 14 MB among narrow ones ended Java: their mean says nothing."""
+    """A mean width is no help: 120 rows of 14 MB among narrow rows once crashed the JVM."""
     mariadb_database.execute(
         "create table t (id int primary key, body longtext)",
         "insert into t select seq, repeat('x', if(seq > 200, 100000, 1)) from seq_1_to_300",
@@ -108,7 +108,7 @@ def test_mariadb_streams_rows_a_few_at_a_time(project: Project, mariadb_database
 
 
 def test_readers_share_the_heap_of_their_jvm() -> None:
-    """Four of them with a fifth each once left Spark nothing to copy with."""
+    """When four readers could use a fifth each, Spark had no memory left to copy rows."""
     shares = [
         PostgreSQL.choose_read_properties(15, readers)["maxResultBuffer"]
         for readers in (1, 2, 4, 64)

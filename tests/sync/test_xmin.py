@@ -1,4 +1,4 @@
-"""PostgreSQL tables without a cursor column: the transaction that wrote each row is the cursor."""
+"""PostgreSQL tables without a cursor column: `xmin`, a row's transaction id, is the cursor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.sync.project import Project
 
 @pytest.fixture
 def parts(project: Project, postgres_database: Database) -> Database:
-    """A table that knows nothing of time, with three rows of one transaction."""
+    """A table without a time column, with three rows that one transaction wrote."""
     postgres_database.execute(
         "create table parts (id int primary key, note text)",
         "insert into parts select n, 'n' || n from generate_series(1, 3) n",
@@ -65,7 +65,7 @@ def test_a_transaction_that_commits_late_is_found(
     late.close()
     ran = _synced(project, parts)
     assert ran["appended"] == (2 if savepoint else 1)
-    assert ran["redelivered"] == 1  # rows that were written while the late one was open
+    assert ran["redelivered"] == 1  # the row that was written while the late transaction was open
     assert _synced(project, parts)["read"] <= 3
     assert _synced(project, parts)["read"] == 0
 
@@ -80,7 +80,7 @@ def test_transactions_before_and_after_a_wrap_around_are_told_apart(
         seen = TransactionMark(None, 0, False, "", xmax=epochs * 2**32 + shown + 10)
         [(full,)] = parts.query(f"select max({seen.select_writer()}) from parts")
         assert full == epochs * 2**32 + shown
-    # the counter has just wrapped around: the rows are from the epoch before
+    # The counter has just wrapped around: the rows are from the previous epoch.
     seen = TransactionMark(None, 0, False, "", xmax=2**32 + shown - 1)
     [(full,)] = parts.query(f"select max({seen.select_writer()}) from parts")
     assert full == shown
