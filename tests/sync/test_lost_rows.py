@@ -1,4 +1,4 @@
-"""The ledger's counts of rows that `cursor > stored cursor` misses equal those of a trigger."""
+"""The ledger counts the rows that `cursor > stored cursor` misses; a trigger checks the counts."""
 
 from __future__ import annotations
 

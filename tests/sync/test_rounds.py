@@ -83,7 +83,7 @@ def test_sources_that_go_and_come_back(
 ) -> None:
     """Unreachable sources are retried less often, other sources do not wait, no row is missed.
 
-    The spec names the tables of `shop`. It selects all tables of `wild`, so those must be listed.
+    The spec names the tables of `shop`. It selects all tables of `wild`, which cannot be listed.
     """
     _orders(postgres_database)
     with postgres.database() as wild, postgres.database() as other:

@@ -302,7 +302,7 @@ NAMES = ("by_writer", "declared", "unswept")
 
 
 def test_a_large_table_is_read_in_ranges(project: Project, postgres_database: Database) -> None:
-    """By pages if it is stored in the order of the cursor, otherwise by ranges of a column."""
+    """It is split by pages if it is stored in cursor order, otherwise by ranges of a column."""
     postgres_database.execute(
         "create table orders (id int primary key, state text, amount int, at timestamp)",
         "insert into orders select n, 'open', n, '2026-01-01'::timestamp + n * interval '1 s' "
@@ -337,7 +337,7 @@ def test_what_is_no_condition(project: Project, postgres_database: Database) -> 
 
 
 def test_what_the_database_refuses(project: Project, database: Database) -> None:
-    """Its own error is shown, with the table and the option; nothing is read or published."""
+    """Its error is shown, with the table and the option. Nothing is read or published."""
     wrong = {"stat": "stat = 'open'", "===": "state ==== 'open'", "nonsense": "nonsense(state)"}
     for part, where in wrong.items():
         options = {"cursor_field": "at", "where": where}
