@@ -34,7 +34,7 @@ def files(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Any:
     return shared
 
 
-def test_hadoop_is_spared_chmod_after_a_few_batches(
+def test_hadoops_file_system_is_replaced_after_a_few_batches(
     files: Any, project: Project, postgres_database: Database
 ) -> None:
     postgres_database.execute("create table t (id int primary key)")
@@ -49,7 +49,9 @@ def test_hadoop_is_spared_chmod_after_a_few_batches(
     assert len(project.rows("select id from raw.t")) == local_files._BATCHES + 1
 
 
-def test_modes_are_those_that_hadoop_sets(files: Any, spark: SparkSession, tmp_path: Path) -> None:
+def test_file_modes_equal_those_that_hadoop_sets(
+    files: Any, spark: SparkSession, tmp_path: Path
+) -> None:
     jvm: Any = spark._jvm
 
     def modes(where: Path) -> dict[str, str]:

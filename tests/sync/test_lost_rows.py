@@ -59,7 +59,7 @@ def _count_by_audit(
     )
 
 
-def _recorded(project: Project, table: str) -> Counts:
+def _read_recorded_counts(project: Project, table: str) -> Counts:
     """Returns the counts in the newest ledger row of a table."""
     [counts] = project.rows(
         "select newest.* from (select max_by(struct(rows_below_cursor, rows_at_cursor, "
@@ -91,7 +91,7 @@ def test_postgresql(project: Project, postgres_database: Database) -> None:
     project.run()
     seen: dict[str, set[int]] = {table: set() for table in types}
     for table in types:
-        assert _recorded(project, table) == (None, None, None)  # the first load
+        assert _read_recorded_counts(project, table) == (None, None, None)  # the first load
         _count_by_audit(database, table, "null", seen[table], True)
     generator = random.Random(53)
     total = dict.fromkeys(types, 0)
@@ -126,7 +126,7 @@ def test_postgresql(project: Project, postgres_database: Database) -> None:
                 counts = _count_by_audit(
                     database, table, stored[table], seen[table], table != "keyless"
                 )
-                assert _recorded(project, table) == counts, table
+                assert _read_recorded_counts(project, table) == counts, table
                 total[table] += (counts[0] or 0) + (counts[1] or 0)
             late.commit()
     assert min(total.values()) > 3
@@ -139,7 +139,7 @@ def test_postgresql(project: Project, postgres_database: Database) -> None:
     shown = CliRunner().invoke(main, ["-c", folder, "status"]).output
     assert "rows below cursor" in shown.splitlines()[0]
     project.run("--full-refresh")
-    assert {_recorded(project, table) for table in types} == {(None, None, None)}
+    assert {_read_recorded_counts(project, table) for table in types} == {(None, None, None)}
 
 
 def test_mariadb(project: Project, mariadb_database: Database) -> None:
@@ -155,7 +155,7 @@ def test_mariadb(project: Project, mariadb_database: Database) -> None:
     )
     project.jdbc(database, ["events"], table_options={"events": {"cursor_field": "at"}})
     project.run()
-    assert _recorded(project, "events") == (None, None, None)
+    assert _read_recorded_counts(project, "events") == (None, None, None)
     seen: set[int] = set()
     _count_by_audit(database, "events", "null", seen, True)
     found: list[Counts] = []
@@ -171,7 +171,7 @@ def test_mariadb(project: Project, mariadb_database: Database) -> None:
             database.execute(f"insert into events values ({number + 2}, now(6), 0)")
             project.run()
             counts = _count_by_audit(database, "events", stored, seen, True)
-            assert _recorded(project, "events") == counts
+            assert _read_recorded_counts(project, "events") == counts
             found.append(counts)
             late.commit()
     assert all(counts[1] for counts in found)
@@ -179,7 +179,7 @@ def test_mariadb(project: Project, mariadb_database: Database) -> None:
     assert all(counts[2] for counts in found)
 
 
-def test_the_summary_names_the_tables(project: Project, postgres_database: Database) -> None:
+def test_the_run_summary_names_the_tables(project: Project, postgres_database: Database) -> None:
     postgres_database.execute(
         "create table t (id int primary key, at timestamptz)",
         "insert into t values (1, now())",

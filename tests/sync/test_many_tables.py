@@ -62,7 +62,7 @@ def test_each_table_takes_the_first_cursor_that_it_has(
     assert {name for name in ("a", "b", "c", "v") if f"shop.{name}" in shown} == {*"abcv"}
 
 
-def test_a_spec_made_by_looking_at_the_database_runs(
+def test_a_spec_that_is_generated_from_a_database_runs(
     project: Project, postgres_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PGPASSWORD", postgres_database.password)
@@ -108,7 +108,7 @@ def test_a_spec_made_by_looking_at_the_database_runs(
     assert sum(e["appended"] for e in ran.events if e["event"] == "table") == 1
 
 
-def test_discover_lists_what_the_account_may_read_and_says_what_it_may_not(
+def test_discover_lists_readable_tables_and_warns_about_the_others(
     project: Project, postgres_database: Database
 ) -> None:
     role = f"reader_{postgres_database.name}"

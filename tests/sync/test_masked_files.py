@@ -248,7 +248,9 @@ class Search:
 
 
 @pytest.mark.slow
-def test_masked_values_and_the_key_are_nowhere(tmp_path: Path, postgres_database: Database) -> None:
+def test_no_file_or_message_contains_masked_values_or_the_key(
+    tmp_path: Path, postgres_database: Database
+) -> None:
     _write_project(tmp_path, postgres_database, MASKS)
     with Search(tmp_path) as search:
         search.run("run")
@@ -310,7 +312,7 @@ def _write_csv(path: Path, records: list[dict[str, Any]], end: str = "") -> None
 
 
 @pytest.mark.slow
-def test_masked_values_of_files_are_nowhere(
+def test_no_file_or_message_contains_masked_values_of_files(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Malformed records, which Spark would quote in its log and event log, do not appear either."""
@@ -360,7 +362,7 @@ def test_masked_values_of_files_are_nowhere(
 
 
 @pytest.mark.slow
-def test_masked_values_of_connectors_are_nowhere(
+def test_no_file_or_message_contains_masked_values_of_connectors(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """This includes the spool of a run that is killed before it publishes its rows, and `_rest`."""

@@ -362,9 +362,7 @@ def test_masks_of_files(project: Project, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(pyspark.__version__ < "4", reason="Spark 3.5 reads no XML")
-def test_a_malformed_record_of_a_format_without_requested_columns(
-    project: Project, tmp_path: Path
-) -> None:
+def test_a_malformed_record_of_xml_is_not_quoted(project: Project, tmp_path: Path) -> None:
     (tmp_path / "drop/events").mkdir(parents=True)
     file = tmp_path / "drop/events/one.xml"
     record = "<event><id>{}</id><email>Ann@X.org</email></event>"
@@ -386,7 +384,7 @@ def test_a_malformed_record_of_a_format_without_requested_columns(
         project.spark.sql(f"drop table {project.schema}.events")
 
 
-def test_days_of_any_year_have_a_year(project: Project, postgres_database: Database) -> None:
+def test_the_mask_year_of_early_dates(project: Project, postgres_database: Database) -> None:
     postgres_database.execute(*PEOPLE, "update people set born = '1583-01-01', seen = '0476-09-04'")
     spec(project, postgres_database, {"people": {"mask": {"born": "year", "seen": "year"}}})
     project.run()

@@ -40,16 +40,16 @@ COLUMNS = [
 ]
 
 
-def _quoted(name: str, mark: str) -> str:
+def _quote(name: str, mark: str) -> str:
     return mark + name.replace(mark, mark * 2) + mark
 
 
 def _create(database: Database, table: str, columns: list[str], mark: str) -> None:
     """Creates a table with three rows; the first column is its key, the second its cursor."""
-    names = [_quoted(name, mark) for name in columns]
+    names = [_quote(name, mark) for name in columns]
     text = ", ".join(f"{name} varchar(20)" for name in names[2:])
     values = ", ".join("%s" for _ in names[2:])
-    quoted = _quoted(table, mark)
+    quoted = _quote(table, mark)
     database.execute(
         f"create table {quoted} ({names[0]} int primary key, {names[1]} int"
         f"{', ' + text if text else ''})"
@@ -66,18 +66,18 @@ def _create(database: Database, table: str, columns: list[str], mark: str) -> No
             connection.commit()
 
 
-def _appended(ran: Ran) -> dict[str, tuple[str, int]]:
+def _list_results(ran: Ran) -> dict[str, tuple[str, int]]:
     return {e["table"]: (e["status"], e["appended"]) for e in ran.events if e["event"] == "table"}
 
 
 def _sync_twice(project: Project, database: Database, tables: list[str], mark: str) -> None:
     expected = {f"shop.{re.sub('[./`]', '_', name)}" for name in tables}
-    assert _appended(project.run()) == dict.fromkeys(expected, ("synced", 3))
+    assert _list_results(project.run()) == dict.fromkeys(expected, ("synced", 3))
     for table in tables:
-        database.execute(f"update {_quoted(table, mark)} set c = 9 where id = 1")
+        database.execute(f"update {_quote(table, mark)} set c = 9 where id = 1")
     # State and raw rows are found by the name, so the row at the cursor is not appended again.
     ran = project.run()
-    assert _appended(ran) == dict.fromkeys(expected, ("synced", 1))
+    assert _list_results(ran) == dict.fromkeys(expected, ("synced", 1))
     assert {ran.table(name)["redelivered"] for name in expected} == {1}
     listed = project.loader("state", "list").events
     assert {(e["table"], e["cursor"], e["batch"]) for e in listed} == {
@@ -119,7 +119,7 @@ def test_columns_with_any_name(project: Project, request: pytest.FixtureRequest,
     first = project.run().table("shop.t")
     assert (first["appended"], first["cursor"]) == (3, "2")
     assert project.run().table("shop.t")["status"] == "nothing new"
-    key, cursor = (_quoted(name, mark) for name in columns[:2])
+    key, cursor = (_quote(name, mark) for name in columns[:2])
     database.execute(f"update t set {cursor} = 9 where {key} = 1")
     assert project.run().table("shop.t")["appended"] == 1
     raw = project.lake().frame("t")
@@ -139,11 +139,11 @@ def test_every_column_may_be_a_cursor_key_or_range_whatever_its_name(
         tables[table] = {"cursor_field": name, "primary_key": [name], "num_partitions": 2}
     project.jdbc(postgres_database, list(tables), table_options=tables)
     expected = {f"shop.{table}" for table in tables}
-    assert _appended(project.run()) == dict.fromkeys(expected, ("synced", 3))
-    assert _appended(project.run()) == dict.fromkeys(expected, ("nothing new", 0))
+    assert _list_results(project.run()) == dict.fromkeys(expected, ("synced", 3))
+    assert _list_results(project.run()) == dict.fromkeys(expected, ("nothing new", 0))
 
 
-def test_names_that_cannot_be_kept_are_refused_one_by_one(
+def test_conflicting_and_reserved_names_are_refused(
     project: Project, postgres_database: Database
 ) -> None:
     postgres_database.execute(
@@ -187,7 +187,7 @@ def test_names_that_cannot_be_kept_are_refused_one_by_one(
     ]
 
 
-def test_nobody_takes_a_raw_table_over_by_a_name(
+def test_another_table_of_the_same_name_does_not_take_over_a_raw_table(
     project: Project, postgres_database: Database
 ) -> None:
     made = "(id int primary key, c int)"
@@ -229,7 +229,7 @@ def test_nobody_takes_a_raw_table_over_by_a_name(
         "write the name of the table that should be loaded in `tables` of source shop, with its "
         "schema",
     ]
-    assert _appended(ran) == {
+    assert _list_results(ran) == {
         "shop.Orders": ("failed", None),
         "shop.a_b_c": ("synced", 1),
         "shop.items": ("nothing new", 0),
@@ -243,15 +243,15 @@ def test_nobody_takes_a_raw_table_over_by_a_name(
         f'insert into "{schema}".items values (666, 666)',
     )
     ran = project.loader("run", "--select", "items")
-    assert (ran.code, _appended(ran)) == (1, {"shop.items": ("failed", None)})
+    assert (ran.code, _list_results(ran)) == (1, {"shop.items": ("failed", None)})
     assert f"loaded from public.items, and would now be loaded from {schema}.items" in ran.errors[0]
     # A full refresh confirms that the new table is the right one.
     ran = project.run("--full-refresh", "--select", "items")
-    assert _appended(ran) == {"shop.items": ("synced", 1)}
-    assert _appended(project.run("--select", "items")) == {"shop.items": ("nothing new", 0)}
+    assert _list_results(ran) == {"shop.items": ("synced", 1)}
+    assert _list_results(project.run("--select", "items")) == {"shop.items": ("nothing new", 0)}
 
 
-def test_a_schema_that_is_called_like_another_keeps_its_own_types(
+def test_an_underscore_in_a_schema_name_is_not_a_wildcard(
     project: Project, postgres_database: Database
 ) -> None:
     """The driver treats a schema's name as a pattern: `a_b` also matches `axb`."""

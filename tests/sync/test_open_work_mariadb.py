@@ -24,10 +24,10 @@ WAITING = "insert into events select 2, now(6) from (select get_lock('gate', 60)
 @pytest.fixture
 def events(project: Project, mariadb_database: Database) -> Database:
     """A table whose cursor is set by now(), with one row, synced once."""
-    return _events(project, mariadb_database)
+    return _create_events(project, mariadb_database)
 
 
-def _events(
+def _create_events(
     project: Project, database: Database, kind: str = "timestamp(6)", engine: str = "innodb"
 ) -> Database:
     default = "now(6)" if "6" in kind else "now()"
@@ -52,7 +52,7 @@ def _transaction(database: Database, *statements: str) -> Iterator[Any]:
 
 
 @contextmanager
-def _held(database: Database, connection: Any, statement: str) -> Iterator[None]:
+def _block_statement(database: Database, connection: Any, statement: str) -> Iterator[None]:
     """Starts a statement that waits for a lock; after the block, it continues and ends."""
     with closing(database.connect()) as gate:
         gate.cursor().execute("select get_lock('gate', 0)")
@@ -68,12 +68,12 @@ def _held(database: Database, connection: Any, statement: str) -> Iterator[None]
         cursor.execute("select release_lock('gate')")
 
 
-def _appended(project: Project) -> int:
+def _sync_and_count(project: Project) -> int:
     appended: int = project.run().table("shop.events")["appended"]
     return appended
 
 
-def _quiet(project: Project, read: int = 1) -> None:
+def _assert_nothing_new(project: Project, read: int = 1) -> None:
     table = project.run().table("shop.events")
     assert (table["status"], table["read"]) == ("nothing new", read)
 
@@ -82,19 +82,19 @@ def _quiet(project: Project, read: int = 1) -> None:
 def test_a_transaction_open_during_a_sync_is_found_by_the_next(
     project: Project, mariadb_database: Database, kind: str
 ) -> None:
-    events = _events(project, mariadb_database, kind)
+    events = _create_events(project, mariadb_database, kind)
     with _transaction(events, LATE, "savepoint s", LATE.replace("2", "3")) as late:
         time.sleep(1.1)  # more than the window is extended by for columns that store whole seconds
         events.execute("insert into events (id) values (9)")
-        assert _appended(project) == 1
+        assert _sync_and_count(project) == 1
         events.execute("insert into events (id) values (10)")
-        assert _appended(project) == 1
+        assert _sync_and_count(project) == 1
         late.commit()
-    assert _appended(project) == 2
+    assert _sync_and_count(project) == 2
     assert project.rows("select count(*), count(distinct id) from raw.events") == [(5, 5)]
 
 
-def test_a_wall_clock_of_a_zone_that_is_not_the_databases_is_reached_back_to(
+def test_a_late_row_with_a_wall_clock_of_another_time_zone_is_found(
     project: Project, mariadb_database: Database
 ) -> None:
     events, behind = mariadb_database, "set time_zone = '-08:00'"
@@ -107,36 +107,36 @@ def test_a_wall_clock_of_a_zone_that_is_not_the_databases_is_reached_back_to(
         with _transaction(events, behind, LATE) as late:
             time.sleep(1.1)
             writer.execute("insert into events (id) values (9)")
-            assert _appended(project) == 1
+            assert _sync_and_count(project) == 1
             late.commit()
-    assert _appended(project) == 1
+    assert _sync_and_count(project) == 1
 
 
 @pytest.mark.parametrize("engine", ["innodb", "aria"])
 def test_a_statement_that_waits_during_a_sync_is_found_by_the_next(
     project: Project, mariadb_database: Database, engine: str
 ) -> None:
-    events = _events(project, mariadb_database, engine=engine)
+    events = _create_events(project, mariadb_database, engine=engine)
     with closing(events.connect()) as late:
-        with _held(events, late, WAITING):
+        with _block_statement(events, late, WAITING):
             time.sleep(1.1)
             # Aria's table is not locked yet, because the wait comes first.
             events.execute("insert into events (id) values (9)")
-            assert _appended(project) == 1
-        assert _appended(project) == 1
+            assert _sync_and_count(project) == 1
+        assert _sync_and_count(project) == 1
 
 
 def test_a_first_statement_that_waited_before_its_transaction_began_is_found(
     project: Project, events: Database
 ) -> None:
     with _transaction(events) as late:
-        with _held(events, late, WAITING):
+        with _block_statement(events, late, WAITING):
             events.execute("insert into events (id) values (8)")
             time.sleep(2.2)  # InnoDB's transaction start is that much later than now()
             events.execute("insert into events (id) values (9)")
-        assert _appended(project) == 2
+        assert _sync_and_count(project) == 2
         late.commit()
-    assert _appended(project) == 1
+    assert _sync_and_count(project) == 1
 
 
 def test_a_select_whose_function_writes_is_found_and_one_that_reads_costs_nothing(
@@ -155,19 +155,19 @@ def test_a_select_whose_function_writes_is_found_and_one_that_reads_costs_nothin
         """,
     )
     with closing(events.connect()) as late:
-        with _held(events, late, "select note(2) from one"):
+        with _block_statement(events, late, "select note(2) from one"):
             time.sleep(1.1)
             events.execute("insert into events (id) values (9)")
-            assert _appended(project) == 1
-        assert _appended(project) == 1
+            assert _sync_and_count(project) == 1
+        assert _sync_and_count(project) == 1
         project.run()
         time.sleep(1.1)
         events.execute("insert into events (id) values (10)")
-        with _held(events, late, "select get_lock('gate', 60) from one"):
+        with _block_statement(events, late, "select get_lock('gate', 60) from one"):
             time.sleep(1.1)
             events.execute("insert into events (id) values (11)")
-            assert _appended(project) == 2
-            _quiet(project)
+            assert _sync_and_count(project) == 2
+            _assert_nothing_new(project)
 
 
 def test_a_prepared_transaction_whose_session_is_gone_is_found(
@@ -177,17 +177,15 @@ def test_a_prepared_transaction_whose_session_is_gone_is_found(
         for statement in ("xa start 'x'", LATE, "xa end 'x'", "xa prepare 'x'"):
             late.cursor().execute(statement)
         events.execute("insert into events (id) values (8)")
-        assert _appended(project) == 1
+        assert _sync_and_count(project) == 1
     time.sleep(1.1)
     events.execute("insert into events (id) values (9)")
-    assert _appended(project) == 1
+    assert _sync_and_count(project) == 1
     events.execute("xa commit 'x'")
-    assert _appended(project) == 1
+    assert _sync_and_count(project) == 1
 
 
-def test_a_copy_of_the_transactions_that_is_never_renewed_is_not_believed(
-    project: Project, events: Database
-) -> None:
+def test_a_stale_list_of_transactions_is_reported(project: Project, events: Database) -> None:
     stop = threading.Event()
 
     def poll() -> None:
@@ -208,7 +206,7 @@ def test_a_copy_of_the_transactions_that_is_never_renewed_is_not_believed(
     assert not project.run().warnings
 
 
-def test_what_hides_open_work_is_told(project: Project, events: Database) -> None:
+def test_what_hides_open_transactions_is_reported(project: Project, events: Database) -> None:
     account = f"'plain_{events.name}'@'127.0.0.1'"
     events.execute(
         f"create user {account} identified by 'tide'",
@@ -241,7 +239,7 @@ def test_what_hides_open_work_is_told(project: Project, events: Database) -> Non
         assert "in a view" in project.loader("check").text
 
 
-def test_a_clock_that_was_set_back_loses_no_row(project: Project, events: Database) -> None:
+def test_no_row_is_missed_after_the_clock_is_set_back(project: Project, events: Database) -> None:
     """The stored state has times from a clock that was two hours ahead."""
     reported = project.state("shop.events")
     ahead = str(dt.datetime.now(dt.timezone.utc).replace(tzinfo=None) + dt.timedelta(hours=2))

@@ -66,7 +66,7 @@ def test_an_update_with_an_older_now_that_commits_last_is_the_newest(
     assert _snapshot(project) == _source(events)
 
 
-def test_rows_of_the_generation_before_are_not_appended_again(
+def test_rows_of_the_previous_generation_are_not_appended_again(
     project: Project, events: Database
 ) -> None:
     with _transaction(events) as oldest:
@@ -91,9 +91,7 @@ def test_rows_of_the_generation_before_are_not_appended_again(
 
 
 @pytest.mark.parametrize("policy", ["drop", "append"])
-def test_a_date_in_the_future_that_is_put_right(
-    project: Project, events: Database, policy: str
-) -> None:
+def test_a_future_cursor_that_is_corrected(project: Project, events: Database, policy: str) -> None:
     options = {"events": {"cursor_field": "at", "redelivered_rows": policy}}
     project.jdbc(events, ["events"], table_options=options)
     events.execute("update events set note = 'typo', at = '2999-01-01Z' where id = 3")

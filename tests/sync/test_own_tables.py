@@ -30,18 +30,19 @@ def orders(project: Project, postgres_database: Database) -> Database:
     return postgres_database
 
 
-def _files(project: Project, table: str) -> int:
+def _count_files(project: Project, table: str) -> int:
     return project.lake().records(table).files()
 
 
-def test_a_run_puts_the_files_of_state_and_ledger_together(
-    project: Project, orders: Database, few: None
-) -> None:
-    assert (_files(project, "_cq_syncs"), _files(project, "_cq_state")) == (4, 4)
+def test_a_run_compacts_state_and_ledger(project: Project, orders: Database, few: None) -> None:
+    assert (_count_files(project, "_cq_syncs"), _count_files(project, "_cq_state")) == (4, 4)
     ledger = project.rows("select batch, rows_appended from raw._cq_syncs order by 1")
     state = project.state("shop.orders")
     project.run()
-    assert (_files(project, "_cq_syncs"), _files(project, "_cq_state")) == (1, 2)  # two versions
+    assert (_count_files(project, "_cq_syncs"), _count_files(project, "_cq_state")) == (
+        1,
+        2,
+    )  # two versions
     assert project.rows("select batch, rows_appended from raw._cq_syncs order by 1") == [
         (None, 0),
         *ledger,
@@ -52,18 +53,18 @@ def test_a_run_puts_the_files_of_state_and_ledger_together(
     assert project.run().table("shop.orders")["batch"] == 5
 
 
-def test_a_table_that_somebody_writes_is_left_for_the_next_run(
+def test_a_locked_table_is_compacted_by_the_next_run(
     project: Project, orders: Database, few: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     with lock_table(project.lake(), "_cq_state"), caplog.at_level(logging.WARNING, "loader"):
         project.run()  # it has no state to write
     assert not caplog.records
-    assert _files(project, "_cq_state") == 4
+    assert _count_files(project, "_cq_state") == 4
     project.run()
-    assert _files(project, "_cq_state") == 2
+    assert _count_files(project, "_cq_state") == 2
 
 
-def test_what_goes_wrong_there_fails_no_run(
+def test_an_error_during_compaction_does_not_fail_the_run(
     project: Project,
     orders: Database,
     few: None,
@@ -79,7 +80,7 @@ def test_what_goes_wrong_there_fails_no_run(
     assert "no space left on device" in caplog.text
 
 
-def test_manifests_are_put_together_early(project: Project, postgres_database: Database) -> None:
+def test_manifests_are_merged_early(project: Project, postgres_database: Database) -> None:
     """Each reader opens all manifests of a table. By default, Iceberg merges them at a hundred."""
     postgres_database.execute("create table t (id int primary key)", "insert into t values (0)")
     project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "id"}})

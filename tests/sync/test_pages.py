@@ -27,7 +27,7 @@ def orders(project: Project, postgres_database: Database) -> Database:
     return postgres_database
 
 
-def _division(project: Project) -> RangeSplit:
+def _plan_split(project: Project) -> RangeSplit:
     """Returns how a first load would split the table among its readers."""
     [part] = Pipeline(load_spec(project.folder / "loader.yml"), project.spark).plan_tables()
     [plan] = part.plans
@@ -37,17 +37,19 @@ def _division(project: Project) -> RangeSplit:
         return Ranges(snapshot, plan.table, window, bounds).divide(project.spark)  # type: ignore[arg-type]
 
 
-def _by_pages(project: Project) -> bool:
-    return bool(_division(project).column)
+def _is_split_by_pages(project: Project) -> bool:
+    return bool(_plan_split(project).column)
 
 
-def test_each_row_is_read_once_and_evenly(project: Project, orders: Database) -> None:
+def test_ranges_of_pages_have_each_row_once_and_are_of_similar_size(
+    project: Project, orders: Database
+) -> None:
     orders.execute(
         "delete from orders where id % 7 = 0", "update orders set note = 'y' where c > 390"
     )
     orders.execute("vacuum analyze orders")
-    assert len(_division(project).conditions or ()) == READERS
-    assert _by_pages(project)
+    assert len(_plan_split(project).conditions or ()) == READERS
+    assert _is_split_by_pages(project)
     project.run()
     expected = sorted(orders.query("select id, note, c from orders"))
     assert sorted(project.rows("select id, note, c from raw.orders")) == expected
@@ -60,12 +62,12 @@ def test_each_row_is_read_once_and_evenly(project: Project, orders: Database) ->
     assert project.run().table("shop.orders")["appended"] == 1
 
 
-def test_files_that_would_each_hold_all_cursors_are_not_made(
+def test_a_table_that_is_not_in_cursor_order_is_not_split_by_pages(
     project: Project, orders: Database
 ) -> None:
-    assert not _by_pages(project)  # the order is unknown before ANALYZE
+    assert not _is_split_by_pages(project)  # the order is unknown before ANALYZE
     orders.execute("update orders set c = (id * 37) % 400", "vacuum analyze orders")
-    assert not _by_pages(project)
+    assert not _is_split_by_pages(project)
     project.run()
     assert project.rows("select count(distinct id) from raw.orders") == [(400,)]
 
@@ -80,16 +82,18 @@ def test_files_that_would_each_hold_all_cursors_are_not_made(
     ],
     ids=["view", "partitioned", "inherited"],
 )
-def test_only_plain_tables(project: Project, orders: Database, change: str) -> None:
+def test_only_plain_tables_are_split_by_pages(
+    project: Project, orders: Database, change: str
+) -> None:
     orders.execute(change, "analyze")
-    assert not _by_pages(project)
+    assert not _is_split_by_pages(project)
     project.run()
     [(rows,)] = orders.query("select count(*) from orders")
     assert project.rows("select count(*) from raw.orders") == [(rows,)]
 
 
-def test_a_column_that_the_spec_names_comes_first(project: Project, orders: Database) -> None:
+def test_partition_column_takes_precedence(project: Project, orders: Database) -> None:
     orders.execute("vacuum analyze orders")
     options = {"cursor_field": "c", "num_partitions": READERS, "partition_column": "id"}
     project.jdbc(orders, ["orders"], table_options={"orders": options})
-    assert not _by_pages(project)
+    assert not _is_split_by_pages(project)

@@ -16,11 +16,11 @@ from tests.services import Database
 from tests.sync.project import Project
 
 
-def _text(project: Project, *arguments: str) -> Result:
+def _run_as_text(project: Project, *arguments: str) -> Result:
     return CliRunner().invoke(main, ["-c", str(project.folder / "loader.yml"), *arguments])
 
 
-def _orders(project: Project, database: Database, **options: object) -> None:
+def _create_orders(project: Project, database: Database, **options: object) -> None:
     database.execute(
         "create table orders (id int primary key, note text, price numeric(9, 2), "
         "paid_at timestamptz, raw bytea, tags text[], updated_at timestamptz)",
@@ -32,18 +32,18 @@ def _orders(project: Project, database: Database, **options: object) -> None:
     project.jdbc(database, ["orders"], table_options=table_options)
 
 
-def _files(folder: Path) -> set[str]:
+def _list_files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
 def test_the_rows_are_those_of_the_first_load(
     project: Project, postgres_database: Database, warehouse: Path
 ) -> None:
-    _orders(project, postgres_database, column_types={"note": "string"})
-    before = _files(warehouse), _files(project.folder)
+    _create_orders(project, postgres_database, column_types={"note": "string"})
+    before = _list_files(warehouse), _list_files(project.folder)
     shown = project.loader("preview", "shop.orders")
-    text = _text(project, "preview", "orders")
-    assert (_files(warehouse), _files(project.folder)) == before
+    text = _run_as_text(project, "preview", "orders")
+    assert (_list_files(warehouse), _list_files(project.folder)) == before
     assert shown.code == text.exit_code == 0
     rows = [event["row"] for event in shown.events]
     assert [list(row) for row in rows] == [
@@ -74,7 +74,7 @@ def test_the_rows_are_those_of_the_first_load(
 def test_the_first_load_begins_at_the_initial_cursor(
     project: Project, postgres_database: Database
 ) -> None:
-    _orders(project, postgres_database, initial_cursor="2025-01-02")
+    _create_orders(project, postgres_database, initial_cursor="2025-01-02")
     [row] = [event["row"] for event in project.loader("preview", "shop.orders").events]
     assert row["id"] == 2
     limited = project.loader("preview", "shop.orders", "--limit", "1").events
@@ -84,11 +84,11 @@ def test_the_first_load_begins_at_the_initial_cursor(
 def test_a_wide_table_is_shown_row_by_row(
     project: Project, postgres_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _orders(project, postgres_database)
+    _create_orders(project, postgres_database)
     from loader.cli import preview as command
 
     monkeypatch.setattr(command, "_fits", lambda *_: False)
-    lines = _text(project, "preview", "shop.orders").stdout.splitlines()
+    lines = _run_as_text(project, "preview", "shop.orders").stdout.splitlines()
     assert lines[:3] == [
         "shop.orders, row 1",
         "column      type           value",
@@ -97,8 +97,8 @@ def test_a_wide_table_is_shown_row_by_row(
     assert "shop.orders, row 2" in lines
 
 
-def test_what_is_wrong_is_told_once(project: Project, postgres_database: Database) -> None:
-    _orders(project, postgres_database)
+def test_errors_are_reported_once(project: Project, postgres_database: Database) -> None:
+    _create_orders(project, postgres_database)
     typo = project.loader("preview", "shop.order")
     assert (typo.code, typo.errors) == (
         2,
@@ -117,9 +117,9 @@ def test_what_is_wrong_is_told_once(project: Project, postgres_database: Databas
 
 
 def test_an_empty_table(project: Project, postgres_database: Database) -> None:
-    _orders(project, postgres_database)
+    _create_orders(project, postgres_database)
     postgres_database.execute("delete from orders")
-    shown = _text(project, "preview", "shop.orders")
+    shown = _run_as_text(project, "preview", "shop.orders")
     assert shown.exit_code == 0
     assert shown.stdout.splitlines()[-1].startswith("int  string")
     assert "shop.orders has no rows." in shown.stdout
@@ -151,11 +151,11 @@ def test_a_large_table_is_shown_in_seconds(
         assert seconds < 20
 
 
-def test_a_table_that_follows_the_log_is_read_by_a_query(
+def test_a_table_with_log_based_capture_is_read_by_a_query(
     project: Project, postgres_database: Database
 ) -> None:
     """It creates no replication slot, no publication and no raw table."""
-    _orders(project, postgres_database, cursor_field="updated_at", sync_mode="cdc")
+    _create_orders(project, postgres_database, cursor_field="updated_at", sync_mode="cdc")
     before = postgres_database.query("select count(*) from pg_publication")
     shown = project.loader("preview", "shop.orders")
     assert (shown.code, [event["row"]["id"] for event in shown.events]) == (0, [1, 2])

@@ -32,7 +32,7 @@ def _create(database: Database) -> None:
         )
 
 
-def _synced(project: Project, database: Database, user: str) -> None:
+def _sync_and_check(project: Project, database: Database, user: str) -> None:
     options = {table: {"cursor_field": "at"} for table in ("orders", "customers")}
     project.jdbc(
         database,
@@ -60,7 +60,7 @@ def test_postgresql(project: Project, postgres_database: Database) -> None:
     shop = [re.sub(r"database shop\b", f'database "{name}"', one) for one in _pasted("pg_read_all")]
     try:
         database.execute(*shop)
-        _synced(project, database, "loader")
+        _sync_and_check(project, database, "loader")
     finally:
         database.execute("drop owned by loader", "drop role loader")
 
@@ -75,12 +75,12 @@ def test_mariadb(project: Project, mariadb_database: Database) -> None:
     ]
     try:
         database.execute(*shop)
-        _synced(project, database, "loader")
+        _sync_and_check(project, database, "loader")
     finally:
         database.execute("drop user if exists loader@'%'")
 
 
-def _kept(project: Project, database: Database, path: str, connection: str) -> None:
+def _use_state(project: Project, database: Database, path: str, connection: str) -> None:
     """Syncs, and runs commands on the state, with a state backend that is reached by a role."""
     _create(database)
     options = {"orders": {"cursor_field": "at"}}
@@ -103,7 +103,7 @@ def test_state_in_postgresql(project: Project, postgres_database: Database) -> N
     try:
         database.execute(*_pasted("create schema loader_state"))
         place = f"127.0.0.1:{database.server.port}/{database.name}"
-        _kept(project, database, "postgresql", f"postgresql://loader_state:{PASSWORD}@{place}")
+        _use_state(project, database, "postgresql", f"postgresql://loader_state:{PASSWORD}@{place}")
         held = "select table_schema from information_schema.tables where table_name = '_cq_state'"
         assert database.query(held) == [("loader_state",)]
     finally:
@@ -114,6 +114,6 @@ def test_state_in_redis(project: Project, postgres_database: Database, redis_ser
     [acl] = _pasted("acl setuser")
     redis_server.client().execute_command(*acl.split())
     place = f"loader:{PASSWORD}@127.0.0.1:{redis_server.port}/0"
-    _kept(project, postgres_database, "redis", f"redis://{place}")
+    _use_state(project, postgres_database, "redis", f"redis://{place}")
     redis_server.client().acl_deluser("loader")
     redis_server.client().flushall()

@@ -70,7 +70,7 @@ class ProcessList:
         self._thread.join()
 
 
-def _profiles(folder: Path) -> None:
+def _write_profiles(folder: Path) -> None:
     """Writes two targets with secrets: `written` contains values, `named` names of variables."""
     shipped = yaml.safe_load((ROOT / "profiles/profiles.yml").read_text())["strandline"]
     embedded = shipped["outputs"]["embedded"]
@@ -107,8 +107,8 @@ def _profiles(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_secret_of_the_profile_is_nowhere(tmp_path: Path) -> None:
-    _profiles(tmp_path)
+def test_no_process_list_log_or_file_contains_a_secret(tmp_path: Path) -> None:
+    _write_profiles(tmp_path)
     (tmp_path / "loader.yml").write_text(SPEC)
     (tmp_path / "drop/events").mkdir(parents=True)
     (tmp_path / "drop/events/one.csv").write_text("id,note\n1,a\n")

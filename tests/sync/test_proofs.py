@@ -51,7 +51,7 @@ def dbt(synced: Project, tmp_path: Path) -> DbtProject:
     return dbt
 
 
-def _status(dbt: DbtProject) -> dict[str, tuple[str, int | None]]:
+def _build_and_list_statuses(dbt: DbtProject) -> dict[str, tuple[str, int | None]]:
     results = dbt.run("build", "--select", "orders", *RECORDS)
     return {
         next((test for test in TESTS if test in name), name): (one.status, one.failures)
@@ -62,12 +62,12 @@ def _status(dbt: DbtProject) -> dict[str, tuple[str, int | None]]:
 def test_appended_redeliveries_are_counted_and_a_window_that_begins_too_late_is_found(
     synced: Project, dbt: DbtProject
 ) -> None:
-    assert _status(dbt)["no_duplicates"] == ("pass", 0)
+    assert _build_and_list_statuses(dbt)["no_duplicates"] == ("pass", 0)
     before = dbt.rows("orders")
     for number in range(1, 6):
         synced.run()
         assert synced.rows("select count(*) from raw.orders") == [(10 + 3 * number,)]
-    statuses = _status(dbt)
+    statuses = _build_and_list_statuses(dbt)
     assert statuses["no_duplicates"] == ("warn", 15)
     assert statuses["inclusive_cursor"] == ("pass", 0)
     assert statuses["orders"][0] == "success"
@@ -79,11 +79,11 @@ def test_appended_redeliveries_are_counted_and_a_window_that_begins_too_late_is_
         f"update {synced.schema}._cq_syncs set cursor_low = '2025-01-01 08:00:00.000001' "
         "where batch = 6"  # the newest batch: a later one would read the gap
     )
-    assert _status(dbt)["inclusive_cursor"] == ("fail", 1)
+    assert _build_and_list_statuses(dbt)["inclusive_cursor"] == ("fail", 1)
 
 
-def test_a_state_row_ahead_of_its_data_is_named(synced: Project, dbt: DbtProject) -> None:
-    assert _status(dbt)["state_consistent"] == ("pass", 0)
+def test_a_state_row_ahead_of_its_data_is_reported(synced: Project, dbt: DbtProject) -> None:
+    assert _build_and_list_statuses(dbt)["state_consistent"] == ("pass", 0)
     synced.spark.sql(
         f"insert into {synced.schema}._cq_state values ('shop.orders', "
         '\'{"batch": 2, "cursor": "2025-02-01 00:00:00", "cursor_field": "at", '

@@ -39,7 +39,7 @@ class Crash(BaseException):
     """Ends a run as a kill would: the loader does not handle it."""
 
 
-def _files(folder: Path) -> set[Path]:
+def _list_files(folder: Path) -> set[Path]:
     return {path for path in folder.rglob("*") if path.is_file()}
 
 
@@ -48,10 +48,10 @@ def test_an_empty_delta_commits_nothing(
 ) -> None:
     raw = warehouse / project.schema / "orders"
     state = warehouse / project.schema / "_cq_state"
-    before = _files(raw), _files(state), project.state("shop.orders")
+    before = _list_files(raw), _list_files(state), project.state("shop.orders")
     ran = project.run().table("shop.orders")
     assert (ran["status"], ran["read"], ran["redelivered"]) == ("nothing new", 1, 1)
-    assert (_files(raw), _files(state), project.state("shop.orders")) == before
+    assert (_list_files(raw), _list_files(state), project.state("shop.orders")) == before
     assert project.rows(
         "select status, batch, rows_appended from raw._cq_syncs order by started_at"
     ) == [("synced", 1, 100), ("nothing new", None, 0)]
@@ -73,7 +73,7 @@ def test_an_empty_table_can_be_read_and_its_first_row_makes_the_first_batch(
     assert project.rows("select id, c, _cq_batch from raw.t") == [(1, 1, 1)]
 
 
-def test_a_table_that_was_always_empty_is_made_anew_with_other_columns(
+def test_an_empty_raw_table_is_recreated_if_columns_change(
     project: Project, postgres_database: Database
 ) -> None:
     postgres_database.execute("create table t (id int primary key, c int, note int)")
@@ -137,7 +137,7 @@ def test_a_crash_after_the_commit_is_rolled_forward(
     ]
 
 
-def test_a_crash_before_the_commit_leaves_nothing_to_see(
+def test_a_crash_before_the_commit_leaves_no_visible_rows(
     project: Project, orders: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def crash(*_: object) -> None:
@@ -180,7 +180,7 @@ def test_a_batch_published_over_somebody_elses_commit_keeps_its_state(
     assert (head.batch, head.state) == (2, "{}")
 
 
-def test_a_value_that_goes_back_at_the_same_cursor_is_a_new_version(
+def test_a_value_that_is_restored_at_the_same_cursor_is_a_new_version(
     project: Project, orders: Database
 ) -> None:
     for note, appended in (("B", 1), ("n100", 1), ("n100", 0)):
@@ -193,7 +193,7 @@ def test_a_value_that_goes_back_at_the_same_cursor_is_a_new_version(
     ]
 
 
-def test_finding_redeliveries_reads_what_the_boundary_costs(
+def test_finding_redeliveries_reads_only_files_at_the_cursor(
     project: Project, postgres_database: Database
 ) -> None:
     postgres_database.execute(
@@ -228,7 +228,7 @@ def test_a_state_reset_reads_everything_and_appends_nothing(
     assert project.run().table("shop.orders")["read"] == 1
 
 
-def test_raw_dropped_by_hand_is_read_anew_in_a_new_generation(
+def test_a_dropped_raw_table_is_loaded_again_in_a_new_generation(
     project: Project, orders: Database
 ) -> None:
     project.spark.sql(f"drop table {project.schema}.orders")
@@ -251,7 +251,7 @@ def test_a_full_refresh_appends_everything_in_a_new_generation(
     assert project.run().table("shop.orders")["status"] == "nothing new"
 
 
-def test_two_runs_on_one_table_one_of_them_skips_it(project: Project, orders: Database) -> None:
+def test_a_table_that_another_run_has_locked_is_skipped(project: Project, orders: Database) -> None:
     with lock_table(project.lake(), "orders"):
         ran = project.loader("run")
     assert ran.code == 1
@@ -285,7 +285,7 @@ def test_columns_added_and_dropped(project: Project, orders: Database) -> None:
     ]
 
 
-def test_a_raw_table_that_is_altered_meanwhile_fails_and_the_next_run_goes_on(
+def test_a_raw_table_altered_during_a_sync_fails_and_the_next_run_succeeds(
     project: Project, orders: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The schema changes of the sync were planned for other columns of the raw table."""

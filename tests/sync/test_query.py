@@ -153,7 +153,7 @@ def test_types_and_values_are_those_of_the_table(project: Project, database: Dat
         ({"query": "selct * from orders"}, "Correct the SELECT"),
     ],
 )
-def test_what_is_refused(
+def test_unsuitable_options_and_queries_are_refused(
     project: Project, postgres_database: Database, options: dict[str, Any], expected: str
 ) -> None:
     create(postgres_database)
@@ -168,7 +168,9 @@ def test_what_is_refused(
     assert postgres_database.query("select count(*) from orders") == [(3,)]
 
 
-def test_wildcards_of_options(project: Project, postgres_database: Database) -> None:
+def test_a_query_with_conflicting_wildcard_options_is_refused(
+    project: Project, postgres_database: Database
+) -> None:
     create(postgres_database)
     options = {"primary_key": "id", "cursor_field": "at"}
     for own, expected in (

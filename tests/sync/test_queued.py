@@ -22,7 +22,7 @@ from tests.sync.project import Project
 
 
 @contextmanager
-def _alters(database: Database, table: str) -> Iterator[None]:
+def _queue_alter(database: Database, table: str) -> Iterator[None]:
     """Keeps an ALTER TABLE waiting for a table that a run has locked, for the block.
 
     Before the block, the run's idle connections are closed, as if they had timed out.
@@ -54,7 +54,7 @@ def _alters(database: Database, table: str) -> Iterator[None]:
         session.close()
 
 
-def _notes(project: Project, database: Database) -> tuple[JdbcSource, SourceTable]:
+def _create_notes(project: Project, database: Database) -> tuple[JdbcSource, SourceTable]:
     """Creates a table with column defaults, and returns its source and the planned table."""
     database.execute(
         "create table notes (id serial primary key, at timestamptz default now(), note text)",
@@ -68,36 +68,34 @@ def _notes(project: Project, database: Database) -> tuple[JdbcSource, SourceTabl
     return part.source, plan.table
 
 
-def test_a_change_that_queues_up_behind_the_readers_costs_no_load(
-    project: Project, postgres_database: Database
-) -> None:
+def test_queued_ddl_does_not_fail_a_load(project: Project, postgres_database: Database) -> None:
     """The driver locks a table when it reads its metadata, if a column has a default."""
-    source, table = _notes(project, postgres_database)
+    source, table = _create_notes(project, postgres_database)
     with source.snapshot([table]) as snapshot:
         bounds = snapshot.bounds(table, Window())
         rows = snapshot.read(project.spark, table, Window(), bounds)
         assert rows.count() == 100
-        with _alters(postgres_database, "notes"):
+        with _queue_alter(postgres_database, "notes"):
             snapshot.check_unaltered(table)
     # A change before the lock is detected.
     postgres_database.execute("alter table notes alter column note type varchar(9)")
     with source.snapshot([table]) as snapshot:
         snapshot.read(project.spark, table, Window(), bounds)
         altered = pytest.raises(TableError, match="its columns were changed")
-        with _alters(postgres_database, "notes"), altered:
+        with _queue_alter(postgres_database, "notes"), altered:
             snapshot.check_unaltered(table)
 
 
-def test_a_lock_that_does_not_come_is_never_taken_for_an_answer(
+def test_a_lock_timeout_is_never_taken_for_a_result(
     project: Project, postgres_database: Database
 ) -> None:
-    source, table = _notes(project, postgres_database)
+    source, table = _create_notes(project, postgres_database)
     window = Window(cursor=CursorField("id", CursorType.INTEGER))
     place = (None, "public", "notes")
     locked = "another session has or awaits a lock"
     with source.snapshot([table]) as snapshot:
         assert isinstance(snapshot, JdbcSnapshot)
-        with _alters(postgres_database, "notes"):
+        with _queue_alter(postgres_database, "notes"):
             with pytest.raises(DatabaseError, match=locked):
                 snapshot.digest(table, window)
             with suppress(DatabaseError), snapshot.connect(table) as connection:

@@ -28,7 +28,7 @@ ROWS: list[dict[str, Any]] = [
 ]
 
 
-def test_spark_reads_what_iceberg_wrote_and_the_other_way(project: Project) -> None:
+def test_spark_and_iceberg_read_each_others_rows(project: Project) -> None:
     lake = project.lake()
     lake.prepare()
     for table in ("ours", "sparks"):
@@ -69,7 +69,7 @@ def test_the_newest_batches_of_all_tables(project: Project) -> None:
     assert ledger._by_iceberg(ledger.lake.records(TABLE)) == ledger._by_spark() == found
 
 
-def test_a_table_that_somebody_makes_meanwhile_is_found(
+def test_a_table_that_is_created_concurrently_is_found(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = project.lake()
@@ -106,7 +106,7 @@ def test_rows_that_were_deleted_are_not_read(project: Project) -> None:
     ]
 
 
-def test_rows_were_deleted_from_a_later_file(project: Project) -> None:
+def test_rows_that_were_deleted_from_a_later_file_are_not_read(project: Project) -> None:
     """To apply the deletes, Iceberg reads one more column from that file than from the first."""
     lake = project.lake()
     lake.prepare()
@@ -134,7 +134,7 @@ def test_a_sync_that_finds_no_rows_starts_no_spark_job(
     assert project.rows("select count(*) from raw._cq_syncs") == [(2,)]
 
 
-def test_tables_that_somebody_else_made(project: Project) -> None:
+def test_tables_with_other_types_and_partitions(project: Project) -> None:
     lake = project.lake()
     lake.prepare()
     at = dt.datetime(2025, 1, 1, 9, 30, 0, 500000, dt.timezone(dt.timedelta(hours=9)))

@@ -41,16 +41,16 @@ def drop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Proje
 
 
 def test_before_the_first_run(drop: Project) -> None:
-    page = _report(drop)
+    page = _write_report(drop)
     assert page.count("Nothing has been synced yet: run `loader run`.") == 1
     assert "<svg" not in page
 
 
-def test_a_run_writes_what_the_command_writes(drop: Project) -> None:
+def test_a_run_writes_the_same_report_as_the_command(drop: Project) -> None:
     path = drop.folder / "run.html"
     assert drop.loader("run", "--report", str(path)).code == 1  # a table fails
-    for page in (path.read_text(), _report(drop)):
-        assert _sentence(page) == "Something is wrong: 1 table fails."
+    for page in (path.read_text(), _write_report(drop)):
+        assert _find_summary(page) == "Something is wrong: 1 table fails."
         assert re.search(r"drop\.broken</a> has never been synced successfully", page)
         assert "up to date" in page
     # If the report cannot be written, the run warns, and its exit code does not change.
@@ -66,14 +66,14 @@ def test_a_run_writes_what_the_command_writes(drop: Project) -> None:
     assert not list(drop.folder.glob(".*.html*"))
 
 
-def test_a_loop_writes_it_after_each_round(drop: Project) -> None:
+def test_the_daemon_writes_a_report_after_each_round(drop: Project) -> None:
     path, found = drop.folder / "loop.html", list[bool]()
 
-    def look() -> None:
+    def record_and_delete() -> None:
         found.append(path.exists())
         path.unlink(missing_ok=True)
 
-    script = Script([look, look, look])
+    script = Script([record_and_delete, record_and_delete, record_and_delete])
     settings = Settings(drop.folder / "loader.yml", output=script)
     with open_pipeline(settings) as pipeline:
         reporter = RunReporter(settings, None, path, {})
@@ -82,7 +82,7 @@ def test_a_loop_writes_it_after_each_round(drop: Project) -> None:
     assert found == [False, True, True]
 
 
-def test_mistakes(drop: Project) -> None:
+def test_invalid_arguments_and_dbt_results_are_reported(drop: Project) -> None:
     assert "--port requires --serve" in drop.loader("report", "--port", "1").text
     assert "remove --report" in drop.loader("run", "--dry-run", "--report", "r.html").text
     assert drop.loader("report", "--days", "0").code == 2
@@ -93,7 +93,7 @@ def test_mistakes(drop: Project) -> None:
     (drop.folder / "target" / "run_results.json").unlink()
 
 
-def test_both_readers_sum_up_the_same(drop: Project) -> None:
+def test_both_readers_return_the_same_totals(drop: Project) -> None:
     some = random.Random(5)
     began = now() - dt.timedelta(days=9)
     syncs, buckets = [], []
@@ -170,7 +170,7 @@ def _as_text(each: Any) -> str:
     return str(each)
 
 
-def _report(project: Project) -> str:
+def _write_report(project: Project) -> str:
     path = project.folder / "report.html"
     ran = project.loader("report", "--output", str(path))
     assert ran.code == 0, ran.text
@@ -180,6 +180,6 @@ def _report(project: Project) -> str:
     return page
 
 
-def _sentence(page: str) -> str:
+def _find_summary(page: str) -> str:
     [sentence] = re.findall(r"<h1.*<span>(.+?)</span></h1>", page)
     return str(sentence)

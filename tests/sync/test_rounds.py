@@ -60,7 +60,7 @@ class Script(Output):
         self.output_text += [f"{kind}: {dict(zip(columns, row, strict=True))}" for row in rows]
 
 
-def looped(project: Project, script: Script, build: Build | None = None) -> int:
+def run_daemon(project: Project, script: Script, build: Build | None = None) -> int:
     """Runs the daemon until the script's actions are done; returns the exit code."""
     settings = Settings(project.folder / "loader.yml", output=script)
     with open_pipeline(settings) as pipeline:
@@ -71,21 +71,21 @@ def looped(project: Project, script: Script, build: Build | None = None) -> int:
     return code
 
 
-def _orders(database: Database) -> None:
+def _create_orders(database: Database) -> None:
     database.execute(
         "create table orders (id int primary key, updated_at timestamptz not null)",
         "insert into orders values (1, '2025-01-01'), (2, '2025-01-02')",
     )
 
 
-def test_sources_that_go_and_come_back(
+def test_sources_that_become_unreachable_and_recover(
     project: Project, postgres: Postgres, postgres_database: Database
 ) -> None:
     """Unreachable sources are retried less often, other sources do not wait, no row is missed.
 
     The spec names the tables of `shop`. It selects all tables of `wild`, which cannot be listed.
     """
-    _orders(postgres_database)
+    _create_orders(postgres_database)
     with postgres.database() as wild, postgres.database() as other:
         for database, table in ((wild, "items"), (other, "events")):
             database.execute(
@@ -127,7 +127,7 @@ def test_sources_that_go_and_come_back(
         # If rounds took longer than the interval, a pause of two rounds would need many failures.
         script = Script([down, rested, up, back, lambda: None], every=1)
         rounds = script.rounds
-        assert looped(project, script) == 0, rounds
+        assert run_daemon(project, script) == 0, rounds
         assert (rounds[0]["tables"], rounds[0]["appended"]) == (3, 4)
         failed = sorted({name for done in rounds for name in done["failed"]})
         assert [name[:11] for name in failed] == ["shop.orders", "source wild"]
@@ -148,9 +148,9 @@ def test_sources_that_go_and_come_back(
         assert project.rows("select id from raw.items order by id") == [(1,), (2,)]
 
 
-def test_a_spec_that_changes(project: Project, postgres_database: Database) -> None:
+def test_a_changed_spec_is_reloaded(project: Project, postgres_database: Database) -> None:
     """An invalid spec is reported once, and the daemon continues with the previous one."""
-    _orders(postgres_database)
+    _create_orders(postgres_database)
     postgres_database.execute("create table items (id int primary key)")
     postgres_database.execute("insert into items values (1)")
     spec = project.folder / "loader.yml"
@@ -170,7 +170,7 @@ def test_a_spec_that_changes(project: Project, postgres_database: Database) -> N
             lambda: None,
         ]
     )
-    assert looped(project, script) == 0
+    assert run_daemon(project, script) == 0
     assert [done["appended"] for done in script.rounds] == [2, 0, 0, 1, 1]
     errors = [[t for t in done["output_text"] if t.startswith("error")] for done in script.rounds]
     assert [len(output_text) for output_text in errors] == [0, 1, 0, 0, 0]
@@ -179,14 +179,14 @@ def test_a_spec_that_changes(project: Project, postgres_database: Database) -> N
     assert project.rows("select count(*) from raw.items") == [(1,)]
 
 
-def test_a_build_follows_news_only(project: Project, postgres_database: Database) -> None:
+def test_a_build_runs_only_after_new_rows(project: Project, postgres_database: Database) -> None:
     """The build uses the same session, so the model reads what the sync has just committed."""
-    _orders(postgres_database)
+    _create_orders(postgres_database)
     project.jdbc(
         postgres_database, ["orders"], table_options={"orders": {"cursor_field": "updated_at"}}
     )
     model = f"rounds_{project.schema}"
-    dbt_project(project, {model: f"select count(*) as n from lake.{project.schema}.orders"})
+    write_dbt_project(project, {model: f"select count(*) as n from lake.{project.schema}.orders"})
     script = Script(
         [
             lambda: None,
@@ -195,7 +195,7 @@ def test_a_build_follows_news_only(project: Project, postgres_database: Database
             lambda: None,
         ]
     )
-    assert looped(project, script, Build(project.folder)) == 0
+    assert run_daemon(project, script, Build(project.folder)) == 0
     assert [done["appended"] for done in script.rounds] == [2, 0, 1, 0]
     # Output that follows a round's event is collected with the next round.
     built = [[t for t in done["output_text"] if t.startswith("build")] for done in script.rounds]
@@ -210,7 +210,7 @@ def test_a_build_follows_news_only(project: Project, postgres_database: Database
     assert project.spark.table(f"analytics.{model}").collect()[0]["n"] == 3
 
 
-def dbt_project(project: Project, models: dict[str, str]) -> None:
+def write_dbt_project(project: Project, models: dict[str, str]) -> None:
     """Creates a dbt project in the folder of the spec, with the same profile."""
     (project.folder / "models").mkdir(exist_ok=True)
     (project.folder / "dbt_project.yml").write_text(
@@ -224,7 +224,7 @@ def dbt_project(project: Project, models: dict[str, str]) -> None:
 
 def test_one_run_and_its_build(project: Project, postgres_database: Database) -> None:
     """The exit code covers both, dbt gets its arguments, and both use the same Spark session."""
-    _orders(postgres_database)
+    _create_orders(postgres_database)
     table = {"orders": {"cursor_field": "updated_at"}}
     project.jdbc(postgres_database, ["orders"], table_options=table)
     none = project.loader("run", "--build")
@@ -232,7 +232,7 @@ def test_one_run_and_its_build(project: Project, postgres_database: Database) ->
     assert f"there is no dbt_project.yml in {project.folder}" in none.errors[0]
 
     good, bad = f"good_{project.schema}", f"bad_{project.schema}"
-    dbt_project(project, {good: "select 1 as id", bad: "select 1 as id from {{ nowhere }}"})
+    write_dbt_project(project, {good: "select 1 as id", bad: "select 1 as id from {{ nowhere }}"})
     both = project.loader("run", "--build")
     assert both.code == 1
     assert both.table("shop.orders")["appended"] == 2

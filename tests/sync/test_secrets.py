@@ -36,7 +36,7 @@ SECRETS = {
     "url": "s3cr3t-t0ken-in-the-url",
 }
 USER = "pl41n_user"
-TOLD = {"shop.leaks": "the password is", "barred.shut": "password authentication failed"}
+ERRORS = {"shop.leaks": "the password is", "barred.shut": "password authentication failed"}
 """Part of the error of each table that cannot be read."""
 
 
@@ -80,7 +80,7 @@ def _configure(project: Project, leaky: Database) -> None:
 
 
 @pytest.mark.parametrize("debug", [False, True], ids=["", "debug"])
-def test_nothing_that_is_printed_or_kept_holds_a_secret(
+def test_no_output_or_stored_row_contains_a_secret(
     project: Project, leaky: Database, debug: bool
 ) -> None:
     """One process runs with both log formats; each run has a right and a wrong password."""
@@ -106,7 +106,7 @@ def test_nothing_that_is_printed_or_kept_holds_a_secret(
     for part in parts:
         assert part.endswith("ended with 1\n"), part
         assert ("Traceback" in part) == debug
-        for table, text in TOLD.items():
+        for table, text in ERRORS.items():
             assert text in part
             assert (f"heard ERROR {table}: " in part) == debug
     kept = [
@@ -114,7 +114,7 @@ def test_nothing_that_is_printed_or_kept_holds_a_secret(
         for table in ("_cq_syncs", "_cq_state")
         for row in project.rows(f"select * from raw.{table}")
     ]
-    for text in TOLD.values():
+    for text in ERRORS.values():
         assert len([row for row in kept if text in row]) == len(FORMS)
     assert f'password authentication failed for user "{USER}"' in done.stdout
     for text in (done.stdout, *kept):

@@ -25,23 +25,25 @@ def shards(postgres: Postgres) -> Iterator[dict[str, Database]]:
         yield {"eu": eu, "us": us}
 
 
-def _source(project: Project, name: str, database: Database, **options: object) -> None:
+def _add_source(project: Project, name: str, database: Database, **options: object) -> None:
     own = {"cursor_field": "c", **options}
     project.jdbc(database, ["orders"], name, table_options={"orders": own})
 
 
-def _raw(project: Project) -> list[tuple[object, ...]]:
+def _count_raw(project: Project) -> list[tuple[object, ...]]:
     return project.rows(
         "select _cq_source_name, count(*), max(_cq_batch) from raw.orders group by 1 order by 1"
     )
 
 
-def _other_spec(project: Project, name: str, database: Database, **options: object) -> Project:
+def _write_other_spec(
+    project: Project, name: str, database: Database, **options: object
+) -> Project:
     """Writes a second spec file with one source, and the same lake."""
     folder = project.folder / name
     folder.mkdir(exist_ok=True)
     other = Project(folder, project.spark, project.schema)
-    _source(other, name, database, **options)
+    _add_source(other, name, database, **options)
     return other
 
 
@@ -49,7 +51,7 @@ def test_a_second_source_of_a_raw_table_is_refused_before_anything_is_read(
     project: Project, shards: dict[str, Database]
 ) -> None:
     for name, database in shards.items():
-        _source(project, name, database)
+        _add_source(project, name, database)
     refusal = (
         f"table us.orders: source eu already loads the raw table {project.schema}.orders. Set "
         "another `schema` in one of the two sources. If they are parts of one table (shards, "
@@ -64,7 +66,7 @@ def test_a_second_source_of_a_raw_table_is_refused_before_anything_is_read(
     # A run that selects only the second source is refused, too.
     ran = project.loader("run", "--select", "us.orders")
     assert (ran.code, ran.errors) == (1, [refusal])
-    assert _raw(project) == [("eu", 10, 1)]
+    assert _count_raw(project) == [("eu", 10, 1)]
     assert project.rows("select key from raw._cq_state") == [("eu.orders",)]
     assert project.rows("select source_name, status, batch from raw._cq_syncs order by 1, 2") == [
         ("eu", "synced", 1),
@@ -73,11 +75,11 @@ def test_a_second_source_of_a_raw_table_is_refused_before_anything_is_read(
     ]
 
 
-def test_different_tables_of_one_name_stand_in_schemas_of_their_own(
+def test_different_tables_of_one_name_are_loaded_into_separate_schemas(
     project: Project, shards: dict[str, Database]
 ) -> None:
     for name, database in shards.items():
-        _source(project, name, database)
+        _add_source(project, name, database)
     us = f"{project.schema}_us"
     project.sources[1]["schema"] = us
     project.write()
@@ -96,9 +98,9 @@ def test_different_tables_of_one_name_stand_in_schemas_of_their_own(
 def test_a_second_source_in_another_spec_file_is_refused(
     project: Project, shards: dict[str, Database]
 ) -> None:
-    _source(project, "eu", shards["eu"])
+    _add_source(project, "eu", shards["eu"])
     project.run()
-    other = _other_spec(project, "us", shards["us"])
+    other = _write_other_spec(project, "us", shards["us"])
     ran = other.loader("run")
     assert (ran.code, ran.errors) == (
         1,
@@ -112,10 +114,10 @@ def test_a_second_source_in_another_spec_file_is_refused(
     assert other.loader("check").errors == ran.errors
     assert other.loader("run", "--dry-run").code == 1
     # The other source sets `shared`, but eu does not.
-    other = _other_spec(project, "us", shards["us"], shared=True)
+    other = _write_other_spec(project, "us", shards["us"], shared=True)
     [error] = other.loader("run").errors
     assert "was loaded by source eu, which does not share it. Also set shared: true in eu" in error
-    assert _raw(project) == [("eu", 10, 1)]
+    assert _count_raw(project) == [("eu", 10, 1)]
     assert project.rows("select key from raw._cq_state") == [("eu.orders",)]
     assert project.rows("select source_name, batch from raw._cq_syncs where batch > 0") == [
         ("eu", 1)
@@ -125,14 +127,14 @@ def test_a_second_source_in_another_spec_file_is_refused(
     assert project.run().table("eu.orders")["appended"] == 1
 
 
-def test_a_renamed_source_goes_on_with_its_table(
+def test_a_renamed_source_continues_with_its_table(
     project: Project, shards: dict[str, Database]
 ) -> None:
     eu = shards["eu"]
-    _source(project, "eu", eu)
+    _add_source(project, "eu", eu)
     project.run()
     project.sources = []
-    _source(project, "europe", eu)
+    _add_source(project, "europe", eu)
     project.sources[0]["formerly"] = ["eu"]
     project.write()
     # Before its next sync, its tables are already shown and its cursors exported.
@@ -153,18 +155,18 @@ def test_a_renamed_source_goes_on_with_its_table(
         "select source_name, batch from raw._cq_syncs where batch > 0 order by batch"
     ) == [("eu", 1), ("europe", 2)]
     # `formerly` cannot name a source that still exists.
-    _source(project, "eu", eu)
+    _add_source(project, "eu", eu)
     ran = project.loader("run")
     assert ran.code == 2
     assert "'eu' is the name of a source in this file" in ran.text
 
 
-def _shared(project: Project, shards: dict[str, Database], **options: object) -> None:
+def _add_shared_sources(project: Project, shards: dict[str, Database], **options: object) -> None:
     for name, database in shards.items():
-        _source(project, name, database, shared=True, **options)
+        _add_source(project, name, database, shared=True, **options)
 
 
-def _newest(project: Project) -> list[tuple[object, ...]]:
+def _read_newest(project: Project) -> list[tuple[object, ...]]:
     """Returns the newest version for each source and key, without deleted rows."""
     return project.rows(
         "select source, id, newest.note from (select _cq_source_name as source, id, max_by("
@@ -173,12 +175,12 @@ def _newest(project: Project) -> list[tuple[object, ...]]:
     )
 
 
-def _rows(shards: dict[str, Database]) -> list[tuple[object, ...]]:
+def _read_sources(shards: dict[str, Database]) -> list[tuple[object, ...]]:
     query = "select id, note from orders order by id"
     return [(name, *row) for name, database in shards.items() for row in database.query(query)]
 
 
-def _states(project: Project) -> list[tuple[object, ...]]:
+def _read_states(project: Project) -> list[tuple[object, ...]]:
     states = {name: project.state(f"{name}.orders") for name in ("eu", "us")}
     return [(name, said["batch"], said["cursor"]) for name, said in states.items()]
 
@@ -186,12 +188,12 @@ def _states(project: Project) -> list[tuple[object, ...]]:
 def test_shards_share_a_raw_table_and_nothing_else(
     project: Project, shards: dict[str, Database]
 ) -> None:
-    _shared(project, shards)
+    _add_shared_sources(project, shards)
     assert project.loader("check").code == 0
     ran = project.run()
     batches = {name: ran.table(f"{name}.orders")["batch"] for name in shards}
     assert sorted(batches.values()) == [1, 2]
-    assert _newest(project) == _rows(shards)
+    assert _read_newest(project) == _read_sources(shards)
     assert [project.state(f"{name}.orders")["cursor"] for name in shards] == ["10", "3"]
     ran = project.run()
     assert [ran.table(f"{name}.orders")["status"] for name in shards] == ["nothing new"] * 2
@@ -210,7 +212,11 @@ def test_shards_share_a_raw_table_and_nothing_else(
     ran = project.run()
     assert ran.table("eu.orders")["appended"] == 1
     assert ran.table("us.orders")["status"] == "nothing new"
-    assert _newest(project) == [*_rows(shards)[:10], ("us", 1, "us1"), *_rows(shards)[10:]]
+    assert _read_newest(project) == [
+        *_read_sources(shards)[:10],
+        ("us", 1, "us1"),
+        *_read_sources(shards)[10:],
+    ]
     assert project.rows(
         "select source_name, batch, generation from raw._cq_syncs where batch > 2 order by 2"
     ) == [("us", 3, 1), ("us", 4, 2), ("eu", 5, 1)]
@@ -221,15 +227,15 @@ def test_shards_share_a_raw_table_and_nothing_else(
     found = {e["table"]: e for e in ran.events if e["event"] == "reconciled"}
     missed = {name: found[f"{name}.orders"]["missed_deletes"] for name in shards}
     assert missed == {"eu": 1, "us": 1}
-    assert _newest(project) == _rows(shards)
+    assert _read_newest(project) == _read_sources(shards)
 
 
-def test_sources_named_like_secrets_are_known_to_dbt(
+def test_source_names_that_spark_redacts_are_known_to_dbt(
     project: Project, shards: dict[str, Database]
 ) -> None:
     """Spark's SHOW TBLPROPERTIES redacts values that contain `url` or `token`."""
     for name, of in (("url_eu", "eu"), ("token_us", "us")):
-        _source(project, name, shards[of], shared=True)
+        _add_source(project, name, shards[of], shared=True)
     project.run()
     assert project.loader("compact", "--keep-versions", "1", "--expire-days", "0").code == 0
     shown = project.spark.sql(f"show tblproperties {project.schema}.orders").collect()
@@ -245,15 +251,15 @@ def test_sources_named_like_secrets_are_known_to_dbt(
     }
 
 
-def test_after_a_crash_each_source_goes_on_from_its_own_commit(
+def test_after_a_crash_each_source_continues_from_its_own_commit(
     project: Project, shards: dict[str, Database]
 ) -> None:
-    _shared(project, shards)
+    _add_shared_sources(project, shards)
     project.run("--select", "eu.orders")
     project.run("--select", "us.orders")
     shards["us"].execute("insert into orders values (4, 'us4', 4)")
     project.run()
-    states = _states(project)
+    states = _read_states(project)
     ledger = project.rows("select source_name, batch from raw._cq_syncs where batch > 0")
     # Old commits expire, but what each source's newest one recorded is kept.
     assert project.loader("compact", "--keep-versions", "1", "--expire-days", "0").code == 0
@@ -265,7 +271,7 @@ def test_after_a_crash_each_source_goes_on_from_its_own_commit(
         "eu.orders: state was behind: rolled forward to batch 1",
         "us.orders: state was behind: rolled forward to batch 3",
     ]
-    assert _states(project) == states
+    assert _read_states(project) == states
     assert [ran.table(f"{name}.orders")["status"] for name in shards] == ["nothing new"] * 2
     # Missing ledger rows are rebuilt, each batch for its own source.
     assert project.loader("state", "rebuild").code == 0
@@ -278,14 +284,14 @@ def test_after_a_crash_each_source_goes_on_from_its_own_commit(
     project.spark.sql(f"drop table {project.schema}.orders")
     ran = project.run()
     assert sorted(ran.table(f"{name}.orders")["batch"] for name in shards) == [5, 6]
-    assert _newest(project) == _rows(shards)
+    assert _read_newest(project) == _read_sources(shards)
 
 
 def test_shards_whose_columns_and_keys_differ(
     project: Project, shards: dict[str, Database]
 ) -> None:
     shards["us"].execute("alter table orders add column state text default 'NY'")
-    _shared(project, shards)
+    _add_shared_sources(project, shards)
     assert project.run("--select", "eu.orders").warnings == []
     added = ["us.orders: schema: added state string"]
     assert project.run("--select", "us.orders").warnings == added
@@ -299,7 +305,7 @@ def test_shards_whose_columns_and_keys_differ(
         ("eu", None),
         ("us", "NY"),
     ]
-    _source(project, "us", shards["us"], shared=True, primary_key=["id", "note"])
+    _add_source(project, "us", shards["us"], shared=True, primary_key=["id", "note"])
     refusal = (
         "table us.orders, primary_key: it shares the raw table orders with source eu: its "
         "primary_key is id, note, but in that source it is id. Set the same primary_key in "
@@ -307,10 +313,10 @@ def test_shards_whose_columns_and_keys_differ(
     )
     assert project.loader("check").errors == [refusal]
     assert project.loader("run", "--select", "us.orders").errors == [refusal]
-    other = _other_spec(project, "us", shards["us"], shared=True, primary_key=["id", "note"])
+    other = _write_other_spec(project, "us", shards["us"], shared=True, primary_key=["id", "note"])
     assert other.loader("run").errors == [refusal]
     # A source without `shared` would treat the other source's rows as its own.
-    _source(project, "eu", shards["eu"])
+    _add_source(project, "eu", shards["eu"])
     project.sources = project.sources[-1:]
     project.write()
     [error] = project.loader("run").errors

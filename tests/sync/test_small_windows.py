@@ -16,7 +16,7 @@ from tests.services.pooler import pooled
 from tests.sync.project import Project
 
 
-def _synced(project: Project, database: Database) -> None:
+def _create_and_sync(project: Project, database: Database) -> None:
     """Creates a table of two rows, and syncs it once."""
     database.execute(
         "create table t (id int primary key, u timestamptz default now())",
@@ -26,7 +26,7 @@ def _synced(project: Project, database: Database) -> None:
     project.run()
 
 
-def test_only_light_windows_pass_through_the_driver(
+def test_only_windows_of_few_bytes_are_cached_in_the_driver(
     project: Project, postgres_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The database compresses them to a few kilobytes, but the size of the rows read counts.
@@ -74,10 +74,10 @@ def test_a_pooler_that_drops_our_options_gets_no_prepared_statements(
                 postgres_database.execute(f"update {name} set u = clock_timestamp()")
 
 
-def test_a_table_that_gains_many_columns_at_once_is_not_taken_for_damaged(
+def test_a_table_that_gains_many_columns_at_once_is_not_reported_as_damaged(
     project: Project, postgres_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _synced(project, postgres_database)
+    _create_and_sync(project, postgres_database)
     # More commits than Iceberg keeps metadata files for, so the metadata read first is gone.
     columns = [f"alter table t add c{n} int default {n}" for n in range(25)]
     postgres_database.execute(*columns, "update t set u = clock_timestamp()")
@@ -98,10 +98,10 @@ def test_a_table_that_gains_many_columns_at_once_is_not_taken_for_damaged(
     ]
 
 
-def test_a_raw_table_that_would_show_batches_unstaged_is_refused(
+def test_a_raw_table_that_would_publish_staged_batches_is_refused(
     project: Project, postgres_database: Database
 ) -> None:
-    _synced(project, postgres_database)
+    _create_and_sync(project, postgres_database)
     raw = f"{project.schema}.t"
     for statement in (
         f"create table {raw}_copy using iceberg as select * from {raw}",
@@ -157,7 +157,7 @@ def test_code_is_generated_for_the_scan_of_a_large_raw_table(
         assert docs == postgres_database.query("select id, doc from t order by id")
 
 
-def test_code_is_generated_as_the_profile_says_and_not_afterwards(spark: SparkSession) -> None:
+def test_code_generation_is_restored_only_within_the_block(spark: SparkSession) -> None:
     whole, factory = "spark.sql.codegen.wholeStage", "spark.sql.codegen.factoryMode"
     session, configured = sibling(spark), spark.sparkContext._conf
     before = configured.get(whole)

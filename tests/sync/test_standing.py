@@ -11,7 +11,7 @@ from tests.services import Database
 from tests.sync.project import Project
 
 
-def _notes(project: Project) -> list[tuple[int, str]]:
+def _read_notes(project: Project) -> list[tuple[int, str]]:
     return project.rows(
         "select id, max_by(note, struct(_cq_generation, _cq_batch, _cq_seq)) "
         "from raw.parts group by id order by id"
@@ -19,7 +19,7 @@ def _notes(project: Project) -> list[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("cursor", ["id", "at"])
-def test_a_table_that_was_emptied_or_replaced_is_read(
+def test_a_table_that_was_truncated_or_replaced_is_read(
     project: Project, mariadb_database: Database, cursor: str
 ) -> None:
     columns = "(id int primary key auto_increment, note text, at datetime default now())"
@@ -42,17 +42,15 @@ def test_a_table_that_was_emptied_or_replaced_is_read(
     assert [w for w in ran.warnings if "the table was replaced" in w]
     mariadb_database.execute("insert into parts (note, at) values ('after', now())")
     assert project.run().table("shop.parts")["appended"] == 1
-    assert _notes(project) == [(1, "new"), (2, "after"), (3, "old")]
+    assert _read_notes(project) == [(1, "new"), (2, "after"), (3, "old")]
 
     mariadb_database.execute("rename table parts to gone, other to parts")
     project.run()
-    assert _notes(project)[0] == (1, "swapped")
+    assert _read_notes(project)[0] == (1, "swapped")
     assert project.run().warnings == []
 
 
-def test_a_view_is_the_one_of_marks_with_the_servers_own_md5(
-    project: Project, mariadb_database: Database
-) -> None:
+def test_a_views_hash_equals_the_servers_md5(project: Project, mariadb_database: Database) -> None:
     mariadb_database.execute("create view v as select 'äöü€' as x, 1 as y")
     [(stored,)] = mariadb_database.query(
         "select md5(concat(table_schema, '.', table_name, view_definition)) "
@@ -66,9 +64,7 @@ def test_a_view_is_the_one_of_marks_with_the_servers_own_md5(
     assert found.split()[-1] == stored
 
 
-def test_columns_that_a_star_leaves_out_are_read(
-    project: Project, mariadb_database: Database
-) -> None:
+def test_invisible_columns_are_read(project: Project, mariadb_database: Database) -> None:
     mariadb_database.execute(
         "create table t (id int primary key, `a b` int invisible default 5, c int)",
         "insert into t (id, c) values (1, 1)",
@@ -78,7 +74,7 @@ def test_columns_that_a_star_leaves_out_are_read(
     assert project.rows("select id, `a b`, c from raw.t") == [(1, 5, 1)]
 
 
-def test_types_that_do_not_grow_are_no_cursors(
+def test_enums_sets_and_times_of_day_are_refused_as_cursors(
     project: Project, mariadb_database: Database, postgres_database: Database
 ) -> None:
     """MariaDB compares enums by text but sorts them by position: later states would be missed."""
@@ -98,7 +94,7 @@ def test_types_that_do_not_grow_are_no_cursors(
     assert reported.endswith(anew.format("timetz"))
 
 
-def test_dates_of_zero_are_no_cursors_and_bits_are_refused_as_such(
+def test_zero_dates_are_null_cursors_and_bits_are_refused_as_cursors(
     project: Project, mariadb_database: Database
 ) -> None:
     with mariadb_database.connect() as connection, connection.cursor() as cursor:
@@ -132,7 +128,7 @@ def test_dates_of_zero_are_no_cursors_and_bits_are_refused_as_such(
         ]
 
 
-def test_a_table_that_somebody_locks_fails_in_time(
+def test_a_locked_table_fails_after_the_lock_timeout(
     project: Project, mariadb_database: Database
 ) -> None:
     mariadb_database.execute(

@@ -24,7 +24,7 @@ CASES = {
 """By table: what a transaction that is open during a sync does, and the cursor that it writes."""
 
 
-def _made(table: str, cursor: str = "timestamptz") -> list[str]:
+def _create_sql(table: str, cursor: str = "timestamptz") -> list[str]:
     """Returns SQL that creates a table with four old rows and one with the current time."""
     return [
         f"create table {table} (id int primary key, note text, at {cursor})",
@@ -73,7 +73,7 @@ def _appended(project: Project, tables: Iterable[str]) -> dict[str, int]:
 def test_a_clock_behind_in_a_transaction_that_is_open_during_a_sync(
     project: Project, postgres_database: Database
 ) -> None:
-    postgres_database.execute(*(sql for table in CASES for sql in _made(table)))
+    postgres_database.execute(*(sql for table in CASES for sql in _create_sql(table)))
     _load(project, postgres_database, CASES)
     with _transaction(postgres_database) as late:
         for number, (table, (operation, at)) in enumerate(CASES.items()):
@@ -103,7 +103,7 @@ def test_imports_of_old_dates_and_updates_that_do_not_move_the_cursor(
 ) -> None:
     tables = ("imported", "unmoved", "moved_back", "in_lookback", "numbered")
     for table in tables[:4]:
-        postgres_database.execute(*_made(table))
+        postgres_database.execute(*_create_sql(table))
     postgres_database.execute(
         "create table numbered (id int primary key, note text, at int)",
         "insert into numbered select n, 'old', n from generate_series(1, 9) n",
@@ -142,7 +142,7 @@ def test_a_key_that_changes_without_its_cursor(
     project: Project, postgres_database: Database
 ) -> None:
     """Rows with new keys are found. Rows whose keys the source no longer has are not deleted."""
-    postgres_database.execute(*_made("events"), "update events set note = note || ' ' || id")
+    postgres_database.execute(*_create_sql("events"), "update events set note = note || ' ' || id")
     _load(project, postgres_database, ["events"])
     postgres_database.execute(
         "update events set id = 50 where id = 1",
@@ -160,9 +160,11 @@ def test_a_key_that_changes_without_its_cursor(
     assert _appended(project, ["events"]) == {"events": 0}
 
 
-def test_what_the_spec_leaves_out_stays_out(project: Project, postgres_database: Database) -> None:
+def test_rows_that_the_spec_excludes_are_not_loaded(
+    project: Project, postgres_database: Database
+) -> None:
     tables = ("without_nulls", "begun_later")
-    postgres_database.execute(*(sql for table in tables for sql in _made(table)))
+    postgres_database.execute(*(sql for table in tables for sql in _create_sql(table)))
     options = {
         "without_nulls": {"cursor_field": "at", "null_cursor": "exclude"},
         "begun_later": {"cursor_field": "at", "initial_cursor": "2025-01-01 00:00:00Z"},
@@ -241,7 +243,7 @@ def _change_record(project: Project, table: str, **entries: float | str | None) 
 
 def test_how_often_a_table_is_swept(project: Project, postgres_database: Database) -> None:
     tables = {"never": "never", "hourly": "1 hour", "large": "auto", "always": "always"}
-    postgres_database.execute(*(sql for table in tables for sql in _made(table)))
+    postgres_database.execute(*(sql for table in tables for sql in _create_sql(table)))
 
     def plan() -> None:
         options = {t: {"cursor_field": "at", "sweep": sweep} for t, sweep in tables.items()}
@@ -273,7 +275,7 @@ def test_how_often_a_table_is_swept(project: Project, postgres_database: Databas
 def test_a_time_before_year_1_hides_no_other_row(
     project: Project, postgres_database: Database, early: str
 ) -> None:
-    postgres_database.execute(*_made("events"))
+    postgres_database.execute(*_create_sql("events"))
     _load(project, postgres_database, ["events"])
     postgres_database.execute(
         f"insert into events values (10, 'early', '{early}')",
@@ -291,7 +293,7 @@ def test_a_table_and_a_view_that_replace_each_other_are_read_anew(
     project: Project, postgres_database: Database
 ) -> None:
     for name in ("was_view", "was_table", "other"):
-        postgres_database.execute(*_made(name))
+        postgres_database.execute(*_create_sql(name))
     postgres_database.execute(
         "alter table was_view rename to base",
         "create view was_view as select * from base where id > 2",
@@ -309,7 +311,7 @@ def test_a_table_and_a_view_that_replace_each_other_are_read_anew(
         assert _newest(project, table) == _source(postgres_database, table)
 
 
-def test_a_late_row_is_appended_alone_where_rows_are_not_compared(
+def test_a_late_row_is_appended_if_redelivered_rows_are_kept(
     project: Project, postgres_database: Database
 ) -> None:
     postgres_database.execute(
@@ -326,7 +328,7 @@ def test_an_idle_sync_scans_once_and_writes_no_state(
     project: Project, postgres_database: Database, request: pytest.FixtureRequest
 ) -> None:
     postgres_database.execute(
-        *_made("events"), f"alter database {postgres_database.name} set log_statement = 'all'"
+        *_create_sql("events"), f"alter database {postgres_database.name} set log_statement = 'all'"
     )
     # Autovacuum writes statistics, in any database, which would cause a scan.
     postgres_database.execute("alter system set autovacuum = off", "select pg_reload_conf()")
@@ -361,7 +363,7 @@ def test_a_sweep_is_not_limited_by_the_roles_statement_timeout(
 ) -> None:
     role = f"hasty_{postgres_database.name}"
     postgres_database.execute(
-        *_made("events"),
+        *_create_sql("events"),
         # A policy is evaluated for each row; here it is slow in the query of a sweep only.
         "create function slowed(id int) returns boolean language plpgsql as $$ begin "
         "if id = 1 and current_query() like '%count(*) filter%' then perform pg_sleep(6); end if; "
@@ -388,7 +390,7 @@ def test_check_reports_sweeps_without_effect_and_lost_rows(
 ) -> None:
     tables = ["swept", "never_swept", "reconciled", "by_xmin", "a_view"]
     postgres_database.execute(
-        *itertools.chain.from_iterable(_made(table) for table in tables[:-1]),
+        *itertools.chain.from_iterable(_create_sql(table) for table in tables[:-1]),
         "create view a_view as select * from swept",
     )
     own: dict[str, dict[str, Any]] = {table: {} for table in tables}

@@ -17,7 +17,7 @@ from loader.sources.jdbc.postgresql.sweep import SweepRecord
 from tests.services import Database, Postgres, ServerMissing
 from tests.sync.project import Project
 from tests.sync.test_late_commits import _transaction
-from tests.sync.test_sweep import _appended, _change_record, _load, _made, _newest, _source
+from tests.sync.test_sweep import _appended, _change_record, _create_sql, _load, _newest, _source
 
 
 @pytest.fixture
@@ -35,13 +35,13 @@ def _sync(project: Project, table: str) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("passed", [0, 200])  # beyond 100 ids, they are compared as a range
-def test_a_writer_that_stays_open_in_another_database_makes_no_sweep_repeat_another(
+def test_a_long_transaction_in_another_database_does_not_repeat_sweeps(
     project: Project, postgres: Postgres, postgres_database: Database, passed: int
 ) -> None:
     burn = ["select pg_current_xact_id()"] * passed
     with postgres.database() as elsewhere, _transaction(elsewhere) as writer:
         writer.execute("create table other (id int)")
-        postgres_database.execute(*_made("events"))
+        postgres_database.execute(*_create_sql("events"))
         _load(project, postgres_database, ["events"])
         assert _sync(project, "events") == (1, 0)  # the row at the cursor
         with _transaction(postgres_database) as late, _transaction(postgres_database) as undone:
@@ -66,7 +66,7 @@ def test_a_writer_that_stays_open_in_another_database_makes_no_sweep_repeat_anot
     assert _newest(project, "events") == _source(postgres_database, "events")
 
 
-def test_where_unseen_transactions_are_unknown_everything_since_is_read(
+def test_if_invisible_transactions_are_unknown_all_later_rows_are_read(
     project: Project,
     postgres: Postgres,
     postgres_database: Database,
@@ -75,7 +75,7 @@ def test_where_unseen_transactions_are_unknown_everything_since_is_read(
     """The stored state may lack the ids, or there may be too many transactions to list them."""
     with postgres.database() as elsewhere, _transaction(elsewhere) as writer:
         writer.execute("create table other (id int)")
-        postgres_database.execute(*_made("events"))
+        postgres_database.execute(*_create_sql("events"))
         _load(project, postgres_database, ["events"])
         _change_record(project, "events", unseen=None, unseen_from=None)
         assert _sync(project, "events") == (5, 0)
@@ -91,7 +91,7 @@ def test_where_unseen_transactions_are_unknown_everything_since_is_read(
 
 def test_a_replica_is_swept(project: Project, own_server: Postgres) -> None:
     with own_server.database() as database:
-        database.execute(*_made("events"))
+        database.execute(*_create_sql("events"))
         replica = own_server.replica()
         try:
             copy = Database(replica, database.name)
@@ -138,7 +138,7 @@ def test_prepared_transactions_and_the_oldest_times(project: Project, own_server
     options = {"swept": "auto", "unswept": "never"}
     with own_server.database() as database:
         for table in options:
-            database.execute(*_made(table))
+            database.execute(*_create_sql(table))
         project.jdbc(
             database,
             [*options],
@@ -165,11 +165,11 @@ def test_prepared_transactions_and_the_oldest_times(project: Project, own_server
         assert _newest(project, "swept") == _source(database, "swept")
 
 
-def test_rows_from_before_half_a_round_of_transaction_ids_are_not_new(
+def test_rows_that_are_two_billion_transactions_old_are_not_new(
     project: Project, own_server: Postgres
 ) -> None:
     with own_server.database() as database:
-        database.execute(*_made("events"))
+        database.execute(*_create_sql("events"))
         own_server._execute(
             "update pg_database set datallowconn = true where datname = 'template0'"
         )
@@ -188,7 +188,7 @@ def test_rows_from_before_half_a_round_of_transaction_ids_are_not_new(
         assert _newest(project, "events") == _source(database, "events")
 
 
-def test_a_range_of_transaction_ids_that_begins_anew(postgres_database: Database) -> None:
+def test_a_range_of_transaction_ids_across_a_wraparound(postgres_database: Database) -> None:
     postgres_database.execute(
         "create table t (id int)", *(f"insert into t values ({n})" for n in range(5))
     )
@@ -220,7 +220,7 @@ def test_transaction_ids_that_are_assigned_again_after_a_crash(
     own_server._create(name)
     database = Database(own_server, name)
     for table in options:
-        database.execute(*_made(table))
+        database.execute(*_create_sql(table))
     project.jdbc(database, list(options), table_options=options)
     project.run()
     [(log_writer,)] = database.query(
@@ -250,7 +250,7 @@ def test_the_ids_of_another_database_are_not_used(
     project: Project, postgres_database: Database
 ) -> None:
     """After a restore, the database assigns the ids in the stored record again."""
-    postgres_database.execute(*_made("events"))
+    postgres_database.execute(*_create_sql("events"))
     _load(project, postgres_database, ["events"], sweep="1 hour")
     _change_record(project, "events", xmin=str(2**40))
     postgres_database.execute("update events set note = 'unmoved' where id = 1")

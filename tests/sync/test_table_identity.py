@@ -17,7 +17,7 @@ def _configure(project: Project, database: Database) -> None:
     project.jdbc(database, [*CURSORS], table_options=options)
 
 
-def _each(database: Database, *statements: str) -> None:
+def _execute_each(database: Database, *statements: str) -> None:
     """Runs statements for each table; `parts` is replaced by its name, also within other names."""
     for table in CURSORS:
         database.execute(*(statement.replace("parts", table) for statement in statements))
@@ -32,7 +32,7 @@ def _run(project: Project, reported: str = "") -> list[int]:
     return [ran.table(f"shop.{table}")["appended"] for table in CURSORS]
 
 
-def _notes(project: Project) -> list[list[tuple[int, str]]]:
+def _read_notes(project: Project) -> list[list[tuple[int, str]]]:
     return [
         project.rows(
             "select id, max_by(note, struct(_cq_generation, _cq_batch, _cq_seq)) "
@@ -42,13 +42,13 @@ def _notes(project: Project) -> list[list[tuple[int, str]]]:
     ]
 
 
-def test_the_rows_of_a_partition_that_was_attached_are_read(
+def test_the_rows_of_an_attached_partition_are_read(
     project: Project, postgres_database: Database
 ) -> None:
     columns = "(id int primary key, note text, at timestamptz default now())"
     attach = "alter table parts attach partition parts_low for values from (0) to (100)"
     detach = "alter table parts detach partition parts_low"
-    _each(
+    _execute_each(
         postgres_database,
         f"create table parts {columns} partition by range (id)",
         "create table parts_high partition of parts for values from (100) to (200)",
@@ -58,31 +58,31 @@ def test_the_rows_of_a_partition_that_was_attached_are_read(
     )
     _configure(project, postgres_database)
     assert _run(project) == [1] * len(CURSORS)
-    _each(postgres_database, attach)
+    _execute_each(postgres_database, attach)
     ran = project.run()
     assert [ran.table(f"shop.{table}")["appended"] for table in CURSORS] == [2] * len(CURSORS)
     # Only once: after a known partition is reattached, its rows are not all read again.
-    _each(postgres_database, detach, attach)
+    _execute_each(postgres_database, detach, attach)
     ran = project.run()
     assert max(ran.table(f"shop.{table}")["read"] for table in CURSORS) <= 1
-    _each(postgres_database, detach)
+    _execute_each(postgres_database, detach)
     project.run()
-    _each(
+    _execute_each(
         postgres_database,
         "update parts_low set note = 'while away', at = now() where id = 1",
         attach,
     )
     project.run()
-    assert _notes(project) == [
+    assert _read_notes(project) == [
         postgres_database.query(f"select id, note from {table} order by id") for table in CURSORS
     ]
 
 
-def test_a_table_that_was_put_in_anothers_place_is_read(
+def test_a_table_that_replaced_another_is_read(
     project: Project, postgres_database: Database
 ) -> None:
     columns = "(id int primary key, note text, at timestamptz default now())"
-    _each(
+    _execute_each(
         postgres_database,
         f"create table parts {columns}",
         f"create table parts_next {columns}",
@@ -92,23 +92,23 @@ def test_a_table_that_was_put_in_anothers_place_is_read(
     )
     _configure(project, postgres_database)
     _run(project)
-    _each(
+    _execute_each(
         postgres_database,
         "alter table parts rename to parts_gone",
         "alter table parts_next rename to parts",
     )
     assert _run(project, "the table was replaced") == [3] * len(CURSORS)
     newest = [(1, "new"), (2, "new"), (3, "new"), (9, "only there")]
-    assert _notes(project) == [newest] * len(CURSORS)
+    assert _read_notes(project) == [newest] * len(CURSORS)
     _run(project)
 
 
-def test_a_copy_of_the_database_that_took_its_place_is_read(
+def test_a_copy_that_replaced_the_database_is_read(
     project: Project, postgres_database: Database
 ) -> None:
     """`create database ... template` copies the tables' ids, so the database's id is compared."""
     name, columns = postgres_database.name, "(id int primary key, note text, at timestamptz)"
-    _each(
+    _execute_each(
         postgres_database,
         f"create table parts {columns}",
         "insert into parts select n, 'old', now() - interval '1 day' from generate_series(1, 3) n",
@@ -118,11 +118,11 @@ def test_a_copy_of_the_database_that_took_its_place_is_read(
     server = Database(postgres_database.server, "postgres")
     copy = f"{name}_new"
     server.execute(f"create database {copy} template {name}")
-    _each(
+    _execute_each(
         Database(postgres_database.server, copy),
         "update parts set note = 'migrated', at = now() where id = 2",
     )
-    _each(postgres_database, "insert into parts values (9, 'only there', now())")
+    _execute_each(postgres_database, "insert into parts values (9, 'only there', now())")
     project.run()
     server.execute(
         f"alter database {name} rename to {name}_old", f"alter database {copy} rename to {name}"
@@ -130,7 +130,7 @@ def test_a_copy_of_the_database_that_took_its_place_is_read(
     try:
         _run(project, "the table was replaced")
         newest = [(1, "old"), (2, "migrated"), (3, "old"), (9, "only there")]
-        assert _notes(project) == [newest] * len(CURSORS)
+        assert _read_notes(project) == [newest] * len(CURSORS)
         _run(project)
     finally:
         server.execute(f"drop database {name}_old")
@@ -143,7 +143,7 @@ CHANGES = {
 }
 
 
-def test_columns_that_change_places_between_two_runs_are_read_again(
+def test_swapped_recreated_and_rewritten_columns_are_read_again(
     project: Project, postgres_database: Database
 ) -> None:
     """There is one table for each change and cursor."""
@@ -180,7 +180,7 @@ def test_columns_that_change_places_between_two_runs_are_read_again(
     assert project.run().warnings == []
 
 
-def test_a_view_is_the_same_whatever_the_search_path_and_without_the_databases_md5(
+def test_a_views_hash_does_not_depend_on_search_path_or_md5(
     project: Project, postgres_database: Database
 ) -> None:
     """Older checkpoints contain an md5() of the view's SQL as it is shown in a search_path."""
@@ -199,7 +199,7 @@ def test_a_view_is_the_same_whatever_the_search_path_and_without_the_databases_m
         f"select md5('public.{name}' || pg_get_viewdef('public.{name}'::regclass))"
     )
 
-    def look(path: str) -> TableIdentity:
+    def read_identity(path: str) -> TableIdentity:
         """Reads the view's identity with a search_path, which must not change."""
         postgres_database.execute(f"alter role {role} set search_path = {path}")
         options = JdbcOptions(url=postgres_database.url, user=role, password="lacks-4711")
@@ -212,14 +212,14 @@ def test_a_view_is_the_same_whatever_the_search_path_and_without_the_databases_m
         return found
 
     try:
-        before, is_in_other_database = look("public"), look("lacks, pg_catalog")
+        before, is_in_other_database = read_identity("public"), read_identity("lacks, pg_catalog")
         assert not before.is_redefined({"view": stored})
         assert before.view == is_in_other_database.view
         mark = before.to_mark()
         postgres_database.execute(
             f'create or replace view "{name}" as select id, \'{name}\' as "{name}" from t limit 9'
         )
-        assert look("public").is_redefined(mark)
-        assert look("lacks, pg_catalog").is_redefined({"view": stored})
+        assert read_identity("public").is_redefined(mark)
+        assert read_identity("lacks, pg_catalog").is_redefined({"view": stored})
     finally:
         postgres_database.execute(f"drop owned by {role}", f"drop role {role}")

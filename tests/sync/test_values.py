@@ -14,7 +14,7 @@ from tests.sync.test_derby import Execute, execute, url
 __all__ = ["execute", "url"]  # fixtures
 
 
-def test_digits_beyond_the_microsecond_leave_no_row_out(
+def test_digits_beyond_the_microsecond_cause_no_missed_rows(
     project: Project, execute: Execute, url: str
 ) -> None:
     execute(
@@ -37,7 +37,7 @@ def test_digits_beyond_the_microsecond_leave_no_row_out(
 
 
 @pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
-def test_short_floating_point_numbers_are_compared_as_they_are(
+def test_single_precision_numbers_are_compared_exactly(
     project: Project, request: pytest.FixtureRequest, kind: str
 ) -> None:
     fixture, type_ = {
@@ -59,7 +59,7 @@ def test_short_floating_point_numbers_are_compared_as_they_are(
     assert project.run().table("shop.t")["status"] == "nothing new"
 
 
-def test_numbers_that_would_be_rounded_are_refused_until_somebody_chooses(
+def test_numbers_that_would_be_rounded_are_refused_until_a_type_is_chosen(
     project: Project, postgres_database: Database
 ) -> None:
     postgres_database.execute(
@@ -132,7 +132,7 @@ def test_infinite_times_are_loaded_as_the_ends_of_the_calendar(
     assert reconciled.code == 0, reconciled.text
 
 
-def test_a_time_of_day_is_a_text(project: Project, postgres_database: Database) -> None:
+def test_a_time_of_day_is_loaded_as_a_string(project: Project, postgres_database: Database) -> None:
     """It has six decimal places, and its offset if it has one; 24:00 and 10:00+01 stay the same."""
     postgres_database.execute(
         "create domain opening as time",
@@ -153,7 +153,7 @@ def test_a_time_of_day_is_a_text(project: Project, postgres_database: Database) 
     assert reconciled.code == 0, reconciled.text
 
 
-def test_times_of_day_are_keys_as_they_are(project: Project, postgres_database: Database) -> None:
+def test_times_of_day_as_keys(project: Project, postgres_database: Database) -> None:
     postgres_database.execute(
         "create table a (c time primary key, n int)",
         "insert into a values ('00:00', 1), ('12:00', 1), ('24:00', 1)",
@@ -176,7 +176,7 @@ def test_times_of_day_are_keys_as_they_are(project: Project, postgres_database: 
     )
 
 
-def test_keys_that_would_become_one_are_refused(
+def test_keys_that_would_become_equal_are_refused(
     project: Project, postgres_database: Database
 ) -> None:
     postgres_database.execute(
@@ -190,7 +190,7 @@ def test_keys_that_would_become_one_are_refused(
     assert "so that different keys would become equal" in error
 
 
-def test_a_small_number_is_no_boolean(project: Project, mariadb_database: Database) -> None:
+def test_tinyint_1_is_not_a_boolean(project: Project, mariadb_database: Database) -> None:
     mariadb_database.execute(
         "create table t (id int primary key, n tinyint(1), flag boolean, bits bit(1))",
         "insert into t values (1, 2, true, b'1'), (2, 127, false, b'0'), (3, -128, null, null)",
@@ -213,14 +213,16 @@ def coded(project: Project, postgres_database: Database) -> Database:
     return postgres_database
 
 
-def test_a_stored_cursor_that_is_no_value_any_more(project: Project, coded: Database) -> None:
+def test_a_stored_cursor_whose_enum_label_was_renamed_is_reported(
+    project: Project, coded: Database
+) -> None:
     project.run()
     coded.execute("alter type code rename value 'b' to 'bee'")
     [reported] = project.loader("run").errors
     assert "the stored cursor has the old type: `loader state set`" in reported
 
 
-def test_a_scale_that_spark_has_not(project: Project, postgres_database: Database) -> None:
+def test_numeric_scales_that_spark_lacks(project: Project, postgres_database: Database) -> None:
     """PostgreSQL before version 15 refuses these types itself."""
     with suppress(InvalidParameterValue):
         postgres_database.execute(
@@ -245,9 +247,7 @@ def _newest(project: Project) -> list[tuple[object, ...]]:
     )
 
 
-def test_a_text_whose_order_is_not_that_of_its_bytes_leaves_no_stale_row(
-    project: Project, coded: Database
-) -> None:
+def test_an_enum_cursor_leaves_no_stale_row(project: Project, coded: Database) -> None:
     project.run()
     for change in (
         ("update t set code = 'B1' where id = 1", "insert into t values (3, 'c')"),
@@ -260,7 +260,7 @@ def test_a_text_whose_order_is_not_that_of_its_bytes_leaves_no_stale_row(
     assert project.run().table("shop.t")["status"] == "nothing new"
 
 
-def test_such_a_text_orders_no_versions_where_only_it_could(
+def test_an_enum_cursor_is_refused_if_only_the_spec_declares_the_key(
     project: Project, coded: Database
 ) -> None:
     coded.execute("alter table t drop constraint t_pkey")
@@ -310,7 +310,7 @@ def test_which_texts_are_ordered_by_their_bytes(
     assert collated == [default, *list(kinds.values())[1:], True, False]
 
 
-def test_arrays_with_infinite_times_and_times_of_other_ages_are_refused(
+def test_infinite_times_in_arrays_and_times_out_of_range_are_refused(
     project: Project, postgres_database: Database
 ) -> None:
     postgres_database.execute(
@@ -355,7 +355,7 @@ def test_arrays_with_infinite_times_and_times_of_other_ages_are_refused(
     ]
 
 
-def test_a_domain_over_an_instant_is_an_instant(
+def test_a_domain_over_timestamptz_is_a_timestamp(
     project: Project, postgres_database: Database
 ) -> None:
     postgres_database.execute(
@@ -478,7 +478,7 @@ def test_dates_and_numbers_that_only_mariadb_has(
         "sql_mode = 'NO_BACKSLASH_ESCAPES,PAD_CHAR_TO_FULL_LENGTH'",
     ],
 )
-def test_what_a_server_of_mariadb_has_by_default_does_not_change_what_is_read(
+def test_mariadb_server_defaults_do_not_change_what_is_read(
     project: Project, mariadb_database: Database, setting: str
 ) -> None:
     mariadb_database.execute(
@@ -556,7 +556,7 @@ def test_days_that_the_driver_misreads_in_binary_are_refused(
     assert [(table, changed(table)) for table in options] == [(table, []) for table in options]
 
 
-def test_days_before_christ_are_read_as_they_are_or_refused(
+def test_days_before_christ_are_read_exactly_or_refused(
     project: Project, postgres_database: Database
 ) -> None:
     """Converted from seconds, some days in years like 101 BC are off by ten days or more."""
@@ -590,7 +590,7 @@ def test_days_before_christ_are_read_as_they_are_or_refused(
     assert project.rows("select unix_date(v) from raw.wrong") == [(day,)]
 
 
-def test_days_that_javas_calendar_lacks_are_told_of(
+def test_days_that_javas_calendar_lacks_are_reported(
     project: Project, postgres_database: Database
 ) -> None:
     postgres_database.execute(

@@ -68,7 +68,9 @@ def is_postgresql(database: Database) -> bool:
 
 
 @ON_MARIADB
-def test_a_reset_forgets_no_row_that_stopped_matching(project: Project, database: Database) -> None:
+def test_after_a_reset_rows_that_stopped_matching_get_tombstones(
+    project: Project, database: Database
+) -> None:
     """The next run reads all rows that match, so other keys in the raw table get tombstones."""
     database.execute(*MANY)
     load(project, database, where=OPEN)
@@ -84,7 +86,7 @@ def test_a_reset_forgets_no_row_that_stopped_matching(project: Project, database
 
 
 @ON_MARIADB
-def test_a_reset_of_a_table_without_a_key_doubles_no_row(
+def test_a_reset_of_a_table_without_a_key_duplicates_no_row(
     project: Project, database: Database
 ) -> None:
     database.execute("alter table orders drop " + DROPPED_KEY[is_postgresql(database)])
@@ -133,7 +135,7 @@ def test_only_rows_that_match_are_read(project: Project, database: Database) -> 
     assert project.loader("check").code == 0
 
 
-def test_rows_that_leave_and_enter_the_filter(project: Project, database: Database) -> None:
+def test_rows_that_stop_and_start_matching(project: Project, database: Database) -> None:
     """On PostgreSQL, the next sweep finds them, with any cursor. On MariaDB, reconcile does."""
     load(project, database, where=OPEN)
     database.execute(
@@ -167,7 +169,7 @@ def test_rows_that_leave_and_enter_the_filter(project: Project, database: Databa
     assert ids(project) == ([3] if is_postgresql(database) else [3, 6])
 
 
-def test_many_rows_that_leave(project: Project, postgres_database: Database) -> None:
+def test_many_rows_that_stop_matching(project: Project, postgres_database: Database) -> None:
     """There are more of them than Spark may broadcast to its executors."""
     postgres_database.execute(
         "create table orders (id int primary key, state text, amount int, at timestamp)",
@@ -327,7 +329,7 @@ NO_CONDITIONS = {
 }
 
 
-def test_what_is_no_condition(project: Project, postgres_database: Database) -> None:
+def test_invalid_conditions_are_refused(project: Project, postgres_database: Database) -> None:
     for where, expected in NO_CONDITIONS.items():
         options = {"cursor_field": "at", "where": where}
         project.jdbc(postgres_database, ["orders"], table_options={"orders": options})
@@ -336,7 +338,7 @@ def test_what_is_no_condition(project: Project, postgres_database: Database) -> 
             assert f"orders.{expected}" in error
 
 
-def test_what_the_database_refuses(project: Project, database: Database) -> None:
+def test_errors_of_the_database_are_reported(project: Project, database: Database) -> None:
     """Its error is shown, with the table and the option. Nothing is read or published."""
     wrong = {"stat": "stat = 'open'", "===": "state ==== 'open'", "nonsense": "nonsense(state)"}
     for part, where in wrong.items():
@@ -465,7 +467,7 @@ def _write(database: Database, table: str, operation: str, key: int, values: str
 NUMBERS = itertools.count()
 
 
-def test_rows_that_leave_before_all_rows_are_read(
+def test_rows_that_stop_matching_before_all_rows_are_read(
     project: Project, postgres_database: Database
 ) -> None:
     """After a column with values is added or renamed, the next sync reads all rows that match."""
@@ -488,7 +490,9 @@ def test_rows_that_leave_before_all_rows_are_read(
 
 
 @ON_POSTGRESQL
-def test_rows_that_leave_before_a_full_refresh(project: Project, database: Database) -> None:
+def test_rows_that_stop_matching_before_a_full_refresh(
+    project: Project, database: Database
+) -> None:
     """No later sweep would find them, because the refresh has seen all transactions."""
     database.execute("update orders set state = 'open'", *MANY)
     load(project, database, where=OPEN)

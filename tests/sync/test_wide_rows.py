@@ -35,7 +35,7 @@ def test_wide_rows_are_fetched_in_portions(project: Project, postgres_database: 
     assert project.rows("select count(*), min(length(body)) from raw.packed") == [(300, 100_000)]
 
 
-def test_rows_wider_than_all_before_end_their_own_table_only(
+def test_rows_wider_than_estimated_fail_only_their_own_table(
     project: Project, postgres_database: Database
 ) -> None:
     postgres_database.execute(
@@ -63,14 +63,14 @@ def test_rows_wider_than_all_before_end_their_own_table_only(
     assert project.run().table("shop.t")["appended"] == 600
 
 
-def _extent(project: Project, database: Database, place: TablePath) -> TableSize | None:
+def _read_size(project: Project, database: Database, place: TablePath) -> TableSize | None:
     options = JdbcOptions(url=database.url, user=database.user, password=database.password)
     source = JdbcSource("shop", options, project.spark, project.folder)
     with source.connect() as connection:
         return source.dialect.read_size(connection, place)
 
 
-def test_postgresql_tells_how_wide_the_rows_of_all_partitions_are(
+def test_the_size_of_a_partitioned_table_includes_all_partitions(
     project: Project, postgres_database: Database
 ) -> None:
     postgres_database.execute(
@@ -81,11 +81,11 @@ def test_postgresql_tells_how_wide_the_rows_of_all_partitions_are(
         "analyze t",
         "create view v as select * from t",
     )
-    found = _extent(project, postgres_database, (None, "public", "t"))
+    found = _read_size(project, postgres_database, (None, "public", "t"))
     assert found is not None
     assert found.rows == 300
     assert 50_000 < found.size / found.rows < 200_000
-    assert _extent(project, postgres_database, (None, "public", "v")) is None
+    assert _read_size(project, postgres_database, (None, "public", "v")) is None
 
 
 def test_mariadb_streams_rows_a_few_at_a_time(project: Project, mariadb_database: Database) -> None:

@@ -26,7 +26,7 @@ def _newest(project: Project) -> list[tuple[int, str]]:
     )
 
 
-def _synced(project: Project, database: Database) -> dict[str, object]:
+def _sync_and_compare(project: Project, database: Database) -> dict[str, object]:
     ran = project.run().table("shop.parts")
     assert _newest(project) == database.query("select id, note from parts order by id")
     return ran
@@ -35,12 +35,12 @@ def _synced(project: Project, database: Database) -> dict[str, object]:
 def test_inserts_and_updates_are_found_and_nothing_is_read_twice(
     project: Project, parts: Database
 ) -> None:
-    assert _synced(project, parts)["appended"] == 3
+    assert _sync_and_compare(project, parts)["appended"] == 3
     parts.execute("insert into parts values (4, 'n4')", "update parts set note = 'u' where id = 1")
-    ran = _synced(project, parts)
+    ran = _sync_and_compare(project, parts)
     assert (ran["read"], ran["appended"]) == (2, 2)
     parts.execute("vacuum freeze parts")
-    ran = _synced(project, parts)
+    ran = _sync_and_compare(project, parts)
     assert (ran["read"], ran["status"]) == (0, "nothing new")
     ids = project.rows("select max(xmin) from raw.parts")
     assert ids == parts.query("select max(xmin::text::bigint) from parts")
@@ -59,18 +59,18 @@ def test_a_transaction_that_commits_late_is_found(
         late.execute("insert into parts values (5, 'late')")
         late.execute("release savepoint s")
     parts.execute("insert into parts values (6, 'n6')")
-    assert _synced(project, parts)["appended"] == 1
+    assert _sync_and_compare(project, parts)["appended"] == 1
     late.execute("update parts set note = 'late' where id = 2")
     late.commit()
     late.close()
-    ran = _synced(project, parts)
+    ran = _sync_and_compare(project, parts)
     assert ran["appended"] == (2 if savepoint else 1)
     assert ran["redelivered"] == 1  # the row that was written while the late transaction was open
-    assert _synced(project, parts)["read"] <= 3
-    assert _synced(project, parts)["read"] == 0
+    assert _sync_and_compare(project, parts)["read"] <= 3
+    assert _sync_and_compare(project, parts)["read"] == 0
 
 
-def test_transactions_before_and_after_a_wrap_around_are_told_apart(
+def test_transactions_before_and_after_a_wraparound_are_distinguished(
     project: Project, parts: Database
 ) -> None:
     from loader.sources.jdbc.postgresql.continuity import TransactionMark
@@ -86,7 +86,7 @@ def test_transactions_before_and_after_a_wrap_around_are_told_apart(
     assert full == shown
 
 
-def test_what_cannot_be_is_refused(project: Project, parts: Database) -> None:
+def test_a_lookback_and_a_view_are_refused(project: Project, parts: Database) -> None:
     parts.execute("create view v as select * from parts")
     options = {
         "parts": {"cursor_field": "XMIN", "lookback": "10"},
