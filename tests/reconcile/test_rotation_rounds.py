@@ -16,7 +16,7 @@ from loader.reconcile.rotation import Rotation
 from tests.reconcile.shop import FIRST, MISSED, ServerShop, assert_equal, moment
 from tests.services import Database
 from tests.sync.project import Project
-from tests.sync.test_rounds import Script
+from tests.sync.test_daemon import Script
 
 PARTS = 8
 

@@ -23,7 +23,7 @@ from loader.spec.spec import load_spec
 from loader.sync.pipeline import Pipeline
 from loader.sync.status_readers import list_readers_by_spark, list_readers_in_folder
 from tests.sync.project import ROOT, Project
-from tests.sync.test_rounds import Script
+from tests.sync.test_daemon import Script
 
 
 @pytest.fixture(scope="module")
