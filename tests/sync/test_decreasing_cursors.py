@@ -32,7 +32,7 @@ def events(project: Project, postgres_database: Database) -> Database:
     return postgres_database
 
 
-def _snapshot(project: Project) -> list[tuple[object, ...]]:
+def _read_newest(project: Project) -> list[tuple[object, ...]]:
     """Returns the newest version of each key, by the version order that all models use."""
     return project.rows(
         "select id, max_by(note, struct(_cq_generation, at, _cq_batch, _cq_seq)) "
@@ -40,7 +40,7 @@ def _snapshot(project: Project) -> list[tuple[object, ...]]:
     )
 
 
-def _source(database: Database) -> list[tuple[object, ...]]:
+def _read_source(database: Database) -> list[tuple[object, ...]]:
     return database.query("select id, note from events order by id")
 
 
@@ -55,7 +55,7 @@ def test_an_update_with_an_older_now_that_commits_last_is_the_newest(
         older.commit()
     ran = project.run().table("shop.events")
     assert (ran["appended"], ran["redelivered"]) == (1, 0)
-    assert _snapshot(project) == _source(events)
+    assert _read_newest(project) == _read_source(events)
     state = project.state("shop.events")
     assert (state["generation"], state["base_generation"]) == (2, 1)
     # Later rows are appended in the new generation, and those of the old one are not repeated.
@@ -63,7 +63,7 @@ def test_an_update_with_an_older_now_that_commits_last_is_the_newest(
     ran = project.run().table("shop.events")
     assert ran["appended"] == 2
     assert project.run().table("shop.events")["status"] == "nothing new"
-    assert _snapshot(project) == _source(events)
+    assert _read_newest(project) == _read_source(events)
 
 
 def test_rows_of_the_previous_generation_are_not_appended_again(
@@ -87,7 +87,7 @@ def test_rows_of_the_previous_generation_are_not_appended_again(
         assert project.run().table("shop.events")["appended"] == 1
         assert project.run().table("shop.events")["appended"] == 0
         oldest.rollback()
-    assert _snapshot(project) == _source(events)
+    assert _read_newest(project) == _read_source(events)
 
 
 @pytest.mark.parametrize("policy", ["drop", "append"])
@@ -96,10 +96,10 @@ def test_a_future_cursor_that_is_corrected(project: Project, events: Database, p
     project.jdbc(events, ["events"], table_options=options)
     events.execute("update events set note = 'typo', at = '2999-01-01Z' where id = 3")
     project.run()
-    assert (3, "typo") in _snapshot(project)
+    assert (3, "typo") in _read_newest(project)
     events.execute("update events set note = 'right', at = now() where id = 3")
     project.run()
-    assert _snapshot(project) == _source(events)
+    assert _read_newest(project) == _read_source(events)
 
 
 def test_a_cursor_that_became_null(project: Project, events: Database) -> None:
@@ -109,12 +109,12 @@ def test_a_cursor_that_became_null(project: Project, events: Database) -> None:
     ran = project.run().table("shop.events")
     assert ran["appended"] == 1
     assert project.run().table("shop.events")["status"] == "nothing new"
-    assert _snapshot(project) == _source(events)
+    assert _read_newest(project) == _read_source(events)
     events.execute("insert into events values (6, 'never had one', null)")
     before = project.state("shop.events")["generation"]
     project.run()
     assert project.state("shop.events")["generation"] == before
-    assert _snapshot(project) == _source(events)
+    assert _read_newest(project) == _read_source(events)
 
 
 def test_a_late_row_whose_time_was_rounded_or_is_of_another_zone(

@@ -78,11 +78,11 @@ def test_a_table_that_is_created_concurrently_is_found(
     assert lake.find_records("t") is None
     exists = lake.exists
 
-    def made(table: str) -> bool:
+    def create_first(table: str) -> bool:
         lake.create(table, "id bigint")
         return exists(table)
 
-    monkeypatch.setattr(lake, "exists", made)
+    monkeypatch.setattr(lake, "exists", create_first)
     found = lake.find_records("t")
     assert found is not None
     assert found.select(["id"], {}, {}) == []

@@ -52,7 +52,7 @@ CASES: dict[t.DataType, tuple[st.SearchStrategy[Any], tuple[str, ...]]] = {
 }
 
 
-def _mask(schema: t.StructType, masks: dict[str, str]) -> MaskedTable:
+def _mask_table(schema: t.StructType, masks: dict[str, str]) -> MaskedTable:
     table = SourceTable(TableRef("t"), schema)
     return mask_table(table, masks, masks, KEY)
 
@@ -75,7 +75,7 @@ def test_records_of_connectors_are_masked_like_rows(
     for name, (data_type, _) in MASKS.items():
         columns.append(Column(name, data_type, make_converter(data_type)))
     plain = RecordLayout("t", columns, (), None)
-    table = _mask(plain.schema, {name: mask for name, (_, mask) in MASKS.items()})
+    table = _mask_table(plain.schema, {name: mask for name, (_, mask) in MASKS.items()})
     masked = RecordLayout("t", columns, (), None, RecordMasks.of_table(table))
     frames = []
     for number, layout in enumerate((plain, masked)):
@@ -88,15 +88,15 @@ def test_records_of_connectors_are_masked_like_rows(
         frames.append(layout.read_rows(spark, path))
     for name in MASKS:
         assert frames[1].schema[name].dataType == table.schema[name].dataType
-    by_spark = _by_number(mask_rows(frames[0], table))
+    by_spark = _key_by_number(mask_rows(frames[0], table))
     for row in by_spark.values():  # values that do not fit their columns: `***`, or omitted
         left = {name: "***" for name in row[REST_COLUMN] if MASKS[name][1] != "null"}
         row[REST_COLUMN] = left
-    assert _by_number(frames[1]) == by_spark
+    assert _key_by_number(frames[1]) == by_spark
     assert len(by_spark) == len(values)
 
 
-def _by_number(rows: DataFrame) -> dict[int, dict[str, Any]]:
+def _key_by_number(rows: DataFrame) -> dict[int, dict[str, Any]]:
     """Returns the rows, keyed by their numbers, with the rest column parsed from JSON."""
     found = {row["n"]: row.asDict() for row in rows.collect()}
     for row in found.values():
@@ -111,4 +111,4 @@ def test_values_of_other_types_have_the_hash_of_their_text(spark: SparkSession) 
     assert [make_mask("hash", KEY)(value) for value in values] == expected
     schema = t.StructType([t.StructField("value", t.BinaryType())])
     rows = spark.createDataFrame([(b"\x00\xff",)], schema)
-    assert mask_rows(rows, _mask(schema, {"value": "hash"})).first() == (expected[0],)
+    assert mask_rows(rows, _mask_table(schema, {"value": "hash"})).first() == (expected[0],)

@@ -49,7 +49,7 @@ def _load(
     project.run()
 
 
-def _newest(project: Project, table: str) -> list[tuple[Any, ...]]:
+def _read_newest(project: Project, table: str) -> list[tuple[Any, ...]]:
     """Returns the newest version of each key, by the version order that all models use."""
     return project.rows(
         "select id, row.note, date_format(row.at, 'yyyy-MM-dd HH:mm:ss.SSSSSS') from ("
@@ -58,7 +58,7 @@ def _newest(project: Project, table: str) -> list[tuple[Any, ...]]:
     )
 
 
-def _source(database: Database, table: str) -> list[tuple[Any, ...]]:
+def _read_source(database: Database, table: str) -> list[tuple[Any, ...]]:
     return database.query(
         "select id, note::text, to_char(at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS.US') "
         f"from {table} order by id"
@@ -94,7 +94,7 @@ def test_a_clock_behind_in_a_transaction_that_is_open_during_a_sync(
         late.commit()
     assert _appended(project, CASES) == dict.fromkeys(CASES, 1)
     for table in CASES:
-        assert _newest(project, table) == _source(postgres_database, table)
+        assert _read_newest(project, table) == _read_source(postgres_database, table)
     assert _appended(project, CASES) == dict.fromkeys(CASES, 0)
 
 
@@ -130,7 +130,7 @@ def test_imports_of_old_dates_and_updates_that_do_not_move_the_cursor(
     generations = {table: project.state(f"shop.{table}")["generation"] for table in tables}
     assert generations == {**dict.fromkeys(tables, 2), "imported": 1}
     for table in tables[:4]:
-        assert _newest(project, table) == _source(postgres_database, table)
+        assert _read_newest(project, table) == _read_source(postgres_database, table)
     notes = "max_by(note, struct(_cq_generation, at, _cq_batch, _cq_seq))"
     assert project.rows(f"select id, {notes} from raw.numbered group by id order by id") == (
         postgres_database.query("select id, note from numbered order by id")
@@ -153,10 +153,10 @@ def test_a_key_that_changes_without_its_cursor(
         "update events set id = 3 where id = 4; update events set id = 4 where id = -3; commit",
     )
     assert _appended(project, ["events"]) == {"events": 4}
-    newest = _newest(project, "events")
+    newest = _read_newest(project, "events")
     gone = [row for row in newest if row[0] in (1, 2)]
     assert [row[1] for row in gone] == ["old 1", "old 2"]
-    assert [row for row in newest if row not in gone] == _source(postgres_database, "events")
+    assert [row for row in newest if row not in gone] == _read_source(postgres_database, "events")
     assert _appended(project, ["events"]) == {"events": 0}
 
 
@@ -225,7 +225,7 @@ def test_attached_partitions_and_other_types(project: Project, postgres_database
         "insert into parts values (4, 'calm', '2024-05-01Z')",
     )
     assert _appended(project, ["parts"]) == {"parts": 3}
-    assert _newest(project, "parts") == _source(postgres_database, "parts")
+    assert _read_newest(project, "parts") == _read_source(postgres_database, "parts")
     assert _appended(project, ["parts"]) == {"parts": 0}
 
 
@@ -268,7 +268,7 @@ def test_how_often_a_table_is_swept(project: Project, postgres_database: Databas
     plan()
     assert _appended(project, tables) == {"never": 1, "hourly": 0, "large": 0, "always": 0}
     for table in tables:
-        assert _newest(project, table) == _source(postgres_database, table)
+        assert _read_newest(project, table) == _read_source(postgres_database, table)
 
 
 @pytest.mark.parametrize("early", ["2500-01-01 BC", "-infinity"])
@@ -286,7 +286,7 @@ def test_a_time_before_year_1_hides_no_other_row(
     assert "1 new or changed rows have a cursor (at) before year 1" in failed.text
     postgres_database.execute("delete from events where id = 10")
     assert _appended(project, ["events"]) == {"events": 1}
-    assert _newest(project, "events") == _source(postgres_database, "events")
+    assert _read_newest(project, "events") == _read_source(postgres_database, "events")
 
 
 def test_a_table_and_a_view_that_replace_each_other_are_read_anew(
@@ -308,7 +308,7 @@ def test_a_table_and_a_view_that_replace_each_other_are_read_anew(
     )
     assert _appended(project, ["was_view", "was_table"]) == {"was_view": 2, "was_table": 5}
     for table in ("was_view", "was_table"):
-        assert _newest(project, table) == _source(postgres_database, table)
+        assert _read_newest(project, table) == _read_source(postgres_database, table)
 
 
 def test_a_late_row_is_appended_if_redelivered_rows_are_kept(

@@ -17,7 +17,14 @@ from loader.sources.jdbc.postgresql.sweep import SweepRecord
 from tests.services import Database, Postgres, ServerMissing
 from tests.sync.project import Project
 from tests.sync.test_late_commits import _transaction
-from tests.sync.test_sweep import _appended, _change_record, _create_sql, _load, _newest, _source
+from tests.sync.test_sweep import (
+    _appended,
+    _change_record,
+    _create_sql,
+    _load,
+    _read_newest,
+    _read_source,
+)
 
 
 @pytest.fixture
@@ -63,7 +70,7 @@ def test_a_long_transaction_in_another_database_does_not_repeat_sweeps(
         assert _sync(project, "events") == (1, 0)
         writer.commit()
     assert _sync(project, "events") == (1, 0)
-    assert _newest(project, "events") == _source(postgres_database, "events")
+    assert _read_newest(project, "events") == _read_source(postgres_database, "events")
 
 
 def test_if_invisible_transactions_are_unknown_all_later_rows_are_read(
@@ -111,7 +118,7 @@ def test_a_replica_is_swept(project: Project, own_server: Postgres) -> None:
             _await_replay(own_server, replica)
             assert _sync(project, "events") == (102, 101)
             assert _sync(project, "events") == (1, 0)
-            assert _newest(project, "events") == _source(database, "events")
+            assert _read_newest(project, "events") == _read_source(database, "events")
         finally:
             replica.remove()
 
@@ -162,7 +169,7 @@ def test_prepared_transactions_and_the_oldest_times(project: Project, own_server
         # Without sweeps, rows are found by the transaction's start, which is taken for 1970.
         assert _appended(project, options) == {"swept": 3, "unswept": 2}
         assert _appended(project, options) == dict.fromkeys(options, 0)
-        assert _newest(project, "swept") == _source(database, "swept")
+        assert _read_newest(project, "swept") == _read_source(database, "swept")
 
 
 def test_rows_that_are_two_billion_transactions_old_are_not_new(
@@ -185,7 +192,7 @@ def test_rows_that_are_two_billion_transactions_old_are_not_new(
         database.execute("update events set note = 'unmoved' where id = 1", *burn)
         ran = project.run().table("shop.events")
         assert (ran["read"], ran["appended"]) == (2, 1)
-        assert _newest(project, "events") == _source(database, "events")
+        assert _read_newest(project, "events") == _read_source(database, "events")
 
 
 def test_a_range_of_transaction_ids_across_a_wraparound(postgres_database: Database) -> None:
@@ -256,7 +263,7 @@ def test_the_ids_of_another_database_are_not_used(
     postgres_database.execute("update events set note = 'unmoved' where id = 1")
     assert _appended(project, ["events"]) == {"events": 1}
     assert int(project.state("shop.events")["mark"]["sweep"]["xmin"]) < 2**40
-    assert _newest(project, "events") == _source(postgres_database, "events")
+    assert _read_newest(project, "events") == _read_source(postgres_database, "events")
 
 
 def test_a_replica_that_lacks_what_the_last_sweep_saw_is_not_swept() -> None:

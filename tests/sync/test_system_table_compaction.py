@@ -13,7 +13,7 @@ from tests.sync.project import Project
 
 
 @pytest.fixture
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
+def low_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lowers the limits: four files count as many, and two versions of each state are kept."""
     monkeypatch.setattr(system_table_upkeep, "MANY_FILES", 4)
     monkeypatch.setattr(system_table_upkeep, "VERSIONS", 2)
@@ -34,7 +34,9 @@ def _count_files(project: Project, table: str) -> int:
     return project.lake().records(table).files()
 
 
-def test_a_run_compacts_state_and_ledger(project: Project, orders: Database, few: None) -> None:
+def test_a_run_compacts_state_and_ledger(
+    project: Project, orders: Database, low_limits: None
+) -> None:
     assert (_count_files(project, "_cq_syncs"), _count_files(project, "_cq_state")) == (4, 4)
     ledger = project.rows("select batch, rows_appended from raw._cq_syncs order by 1")
     state = project.state("shop.orders")
@@ -54,7 +56,7 @@ def test_a_run_compacts_state_and_ledger(project: Project, orders: Database, few
 
 
 def test_a_locked_table_is_compacted_by_the_next_run(
-    project: Project, orders: Database, few: None, caplog: pytest.LogCaptureFixture
+    project: Project, orders: Database, low_limits: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     with lock_table(project.lake(), "_cq_state"), caplog.at_level(logging.WARNING, "loader"):
         project.run()  # it has no state to write
@@ -67,7 +69,7 @@ def test_a_locked_table_is_compacted_by_the_next_run(
 def test_an_error_during_compaction_does_not_fail_the_run(
     project: Project,
     orders: Database,
-    few: None,
+    low_limits: None,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -240,7 +240,7 @@ def test_numeric_scales_that_spark_lacks(project: Project, postgres_database: Da
         assert project.loader("reconcile").code == 0
 
 
-def _newest(project: Project) -> list[tuple[object, ...]]:
+def _read_newest(project: Project) -> list[tuple[object, ...]]:
     return project.rows(
         "select id, max_by(code, struct(_cq_generation, code, _cq_batch, _cq_seq)) "
         "from raw.t group by id order by id"
@@ -255,7 +255,7 @@ def test_an_enum_cursor_leaves_no_stale_row(project: Project, coded: Database) -
     ):
         coded.execute(*change)
         project.run()
-        assert _newest(project) == coded.query("select id, code::text from t order by id")
+        assert _read_newest(project) == coded.query("select id, code::text from t order by id")
     assert project.state("shop.t")["cursor"] == "A9"
     assert project.run().table("shop.t")["status"] == "nothing new"
 

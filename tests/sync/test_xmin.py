@@ -19,7 +19,7 @@ def parts(project: Project, postgres_database: Database) -> Database:
     return postgres_database
 
 
-def _newest(project: Project) -> list[tuple[int, str]]:
+def _read_newest(project: Project) -> list[tuple[int, str]]:
     return project.rows(
         "select id, max_by(note, struct(xmin, _cq_batch, _cq_seq)) from raw.parts "
         "group by id order by id"
@@ -28,7 +28,7 @@ def _newest(project: Project) -> list[tuple[int, str]]:
 
 def _sync_and_compare(project: Project, database: Database) -> dict[str, object]:
     ran = project.run().table("shop.parts")
-    assert _newest(project) == database.query("select id, note from parts order by id")
+    assert _read_newest(project) == database.query("select id, note from parts order by id")
     return ran
 
 
