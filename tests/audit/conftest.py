@@ -1,4 +1,4 @@
-"""A shop in PostgreSQL, and copies of its table that are made as other tools make them."""
+"""Provides a PostgreSQL table of orders, and writes copies of it as other tools write them."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ class Shop:
         columns: str = COLUMNS,
         mode: str = "append",
     ) -> str:
-        """Writes rows as Parquet, and returns the folder.
+        """Writes rows to a Parquet folder, and returns its path.
 
         Args:
-            added: the tool's own columns, after the source's.
+            added: the columns that the tool adds to those of the source.
         """
         schema = f"{columns}, {added}" if added else columns
         path = str(self.folder / name)
@@ -73,7 +73,7 @@ class Shop:
         return path
 
     def audit(self, copy: str, *options: str, table: str = "orders") -> dict[str, Any]:
-        """Runs `loader audit` without a pause, and returns its JSON line."""
+        """Runs `loader audit` without a pause, and returns the JSON line with its result."""
         result = CliRunner().invoke(
             main,
             ["--log-format", "json", "audit", self.url, table, copy, "--pause", "0", *options],

@@ -1,4 +1,4 @@
-"""Guards that an adopted copy equals a first load, wherever the adoption is killed."""
+"""Guards that an adopted copy equals a first load, even if the adoption is killed at any step."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _configure(project: Project, shop: Shop, **options: object) -> None:
 
 
 def _assert_equal(project: Project, shop: Shop) -> None:
-    """The newest versions that are not deleted are the source's rows."""
+    """Checks that the newest versions that are not deleted equal the source's rows."""
     assert project.rows(NEWEST) == shop.database.query(SOURCE)
 
 
@@ -57,7 +57,7 @@ def _use_new_schema(project: Project, name: str) -> None:
 
 
 def _damage(rows: list[Row]) -> list[Row]:
-    """A copy as a tool with plain cursors leaves it."""
+    """Returns a copy with the errors that a tool with plain cursors makes."""
     kept = [row for row in rows if row["id"] not in (3, 700)]
     stale = [{**row, "note": "old"} if row["id"] in (40, 41) else row for row in kept]
     return [*stale, {**rows[0], "id": 9000}, rows[99]]
@@ -89,7 +89,7 @@ def test_a_copy_becomes_the_first_batch_and_later_runs_go_on(project: Project, s
 
 
 def test_an_adoption_is_one_first_batch_like_a_first_load(project: Project, shop: Shop) -> None:
-    """State and rows are those of `loader run` on an empty lake."""
+    """The state and the rows equal those of a `loader run` on an empty lake."""
     _configure(project, shop)
     assert project.loader("adopt", "orders", shop.write(shop.rows())).code == 0
     adopted = project.state("shop.orders")
@@ -98,10 +98,11 @@ def test_an_adoption_is_one_first_batch_like_a_first_load(project: Project, shop
     _use_new_schema(project, "loaded")
     project.run()
     loaded = project.state("shop.orders")
+    # The mark depends on the time, and adopted rows have a generation of their own.
     for state in (
         adopted,
         loaded,
-    ):  # the mark depends on the moment, and adopted rows are a generation of their own
+    ):
         for name in ("mark", "generation", "base_generation"):
             state.pop(name, None)
     assert adopted == loaded
@@ -136,7 +137,7 @@ def test_a_copy_that_is_changed_after_it_was_compared_is_refused(
     for change in (
         f"update {copy} set note = 'changed' where id = 10",
         f"delete from {copy} where id = 11",
-        f"insert into {copy} select * from {copy} where id = 9000",  # is not adopted
+        f"insert into {copy} select * from {copy} where id = 9000",  # a row that is not adopted
     ):
 
         def change_copy(step: str, table: str, sql: str = change) -> None:

@@ -1,4 +1,4 @@
-"""Guards that copies of other tools are read as these tools mean them."""
+"""Guards that the audit understands the formats and metadata columns of other tools' copies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOADED = dt.datetime(2025, 6, 1)
 
 
 def _stamps(tool: str, batch: int, deleted: bool = False) -> Row:
-    """The tool's own columns, as it writes them."""
+    """Returns the columns that a tool adds, with the values of one of its batches."""
     time = LOADED + dt.timedelta(hours=batch)
     return {
         "airbyte": {
@@ -174,7 +174,7 @@ def test_a_value_that_is_more_precise_than_the_type_of_the_source_is_stale(shop:
 
 
 def test_a_column_that_differs_everywhere_may_have_another_form(shop: Shop) -> None:
-    """It does not hide rows that are lost, and rows that differ in another column."""
+    """It counts as rewritten, and does not hide lost rows and differences in other columns."""
     rows = [{**row, "note": f"{row['note']} "} for row in shop.rows() if row["id"] != 5]
     rows[100]["amount"] = Decimal("0.50")
     copy = shop.write(rows)
@@ -197,7 +197,7 @@ def test_json_and_times_of_day_are_compared_by_value(shop: Shop) -> None:
         '08:30', '17:00:00.250+01', '{a}', 0.5 from generate_series(1, 30) i""",
         "update plans set body = null, draft = '[]', begins = '08:30:00.5' where id > 12",
     )
-    # Fewer than nine of ten rows have another form.
+    # Each format is in less than nine tenths of the rows, so no column counts as rewritten.
     forms = [
         (i, '{"a":[1,2.50],"ä":null}', '{"z": 1, "b": "é"}', "08:30:00", "17:00:00.25+01:00")
         if i <= 12

@@ -1,4 +1,4 @@
-"""Guards that a copy's database computes checksums only of what it compares as Spark would."""
+"""Guards that a copy's database computes checksums only if they equal those of Spark."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOMENTS = [
 ]
 UUIDS = [uuid.UUID(int=n << 100) for n in (1, 2**27)]
 
-# The column's type in the source, in PostgreSQL and in MariaDB, values, and a value that differs.
+# By column: its types in the source, PostgreSQL and MariaDB, its values, and a different value.
 COLUMNS: dict[str, tuple[str, str, str, Sequence[Any], Any]] = {
     "flag": ("boolean", "boolean", "tinyint(1)", [True, False], None),
     "paid": ("boolean", "smallint", "tinyint", [1, 0], 2),
@@ -89,14 +89,14 @@ def _fill(database: Database, types: Sequence[str], walls: Sequence[str]) -> Non
 
 @pytest.fixture
 def items(shop: Shop) -> Shop:
-    """The shop with a table of items in which every value is repeated, or null."""
+    """The shop with a table of items whose columns repeat a few values and nulls."""
     _fill(shop.database, [types[0] for types in COLUMNS.values()], ["wall"])
     return shop
 
 
 @pytest.fixture
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Records for each look whether the copy's database computes the checksums."""
+    """Records for each comparison whether the copy's database computes the checksums."""
     looks: list[bool] = []
     find = CopiedTable.find_contents
 
@@ -135,7 +135,7 @@ def _audit(shop: Shop, url: str) -> dict[str, Any]:
 
 
 def _change(database: Database, walls: Sequence[str]) -> None:
-    """Changes each column in a row of its own."""
+    """Changes each column in one row, a different one for each column."""
     with contextlib.closing(database.connect()) as connection, connection.cursor() as cursor:
         for row, (name, (*_, value)) in enumerate(COLUMNS.items()):
             value = value.replace(tzinfo=None) if name in walls and value is not None else value

@@ -1,4 +1,4 @@
-"""Guards that `loader audit` finds each planted difference, and invents none."""
+"""Guards that `loader audit` reports each planted difference and no others."""
 
 from __future__ import annotations
 

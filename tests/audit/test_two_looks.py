@@ -1,4 +1,4 @@
-"""Guards that changes during an audit, and rows that were not due yet, are not called lost."""
+"""Guards that rows that change during an audit, or are not due yet, do not count as lost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.audit.conftest import Shop
 
 
 def _between_looks(monkeypatch: pytest.MonkeyPatch, act: object) -> None:
-    """Runs a function in the pause between the two looks."""
+    """Runs a function in the pause between the two comparisons."""
     run = auditor.Auditor.run
 
     def run_and_act(self: auditor.Auditor) -> object:

@@ -1,4 +1,4 @@
-"""Projects whose tables follow the log of a PostgreSQL database."""
+"""Fixtures for tests of `sync_mode: cdc`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.sync.conftest import project as project
 
 @pytest.fixture(autouse=True, scope="session")
 def debezium() -> None:
-    """Says once what is missing, and how to get it."""
+    """Fails with installation instructions if Debezium is not installed."""
     if not is_installed():
         pytest.fail(
             "Debezium is not installed: pip install -r tests/cdc/debezium.txt, as `make test` does",

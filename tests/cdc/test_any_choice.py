@@ -1,4 +1,4 @@
-"""Columns, conditions and masks that change between writes, in tables that are read from the log.
+"""`sync_mode: cdc`: random changes of `columns`, `where` and `mask` between random writes.
 
 Longer: STRANDLINE_EXAMPLES=50.
 """
@@ -27,7 +27,7 @@ from tests.sync.test_random_options import (
 
 @pytest.mark.slow
 def test_any_choice(project: Project, postgres_database: Database) -> None:
-    """Each run leaves nothing: the log has each delete, and each row that leaves the filter."""
+    """After each run the tables are equal: the log has all deletes and rows that stop matching."""
 
     @hypothesis.settings(examples, max_examples=max(1, EXAMPLES // 2))
     @hypothesis.given(seed=st.integers(0, 2**32))

@@ -1,4 +1,7 @@
-"""No gap: what others do to log, slot and tables, between two runs or beside one, is noticed."""
+"""No gap: changes that others make to the log, the slot or the tables are detected.
+
+They occur between two runs, or while one runs.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ POLLS = (
 def test_what_has_committed_is_read_though_it_is_not_on_disk(
     project: Project, postgres_database: Database
 ) -> None:
-    """With `synchronous_commit = off` a commit reaches the disk later; only the disk is read."""
+    """With `synchronous_commit = off`, a commit is flushed later; only flushed log can be read."""
     postgres_database.execute(
         "create table things (id int primary key, v int)", "insert into things values (1, 1)"
     )
@@ -41,7 +44,7 @@ def test_what_has_committed_is_read_though_it_is_not_on_disk(
         postgres_database.execute(
             "alter system set wal_writer_delay = '10s'", "select pg_reload_conf()"
         )
-        time.sleep(0.5)  # its last sleep of the shorter kind
+        time.sleep(0.5)  # until its last sleep with the shorter delay is over
         postgres_database.execute("update things set v = 2")
         assert project.run().table("shop.things")["appended"] == 1
     finally:
@@ -51,7 +54,7 @@ def test_what_has_committed_is_read_though_it_is_not_on_disk(
 def test_another_reader_moves_the_slot_during_a_run(
     project: Project, postgres_database: Database, tmp_path: Path
 ) -> None:
-    """The run has looked at the slot, and waits for the reader that moves it."""
+    """The slot moves after the run has read its position, while it waits for the other reader."""
     postgres_database.execute(
         "create table things (id int primary key, v int)", "insert into things values (1, 1)"
     )
@@ -79,7 +82,7 @@ def test_the_slot_goes_just_before_it_is_read(
     monkeypatch: pytest.MonkeyPatch,
     does: str,
 ) -> None:
-    """Debezium would begin behind the run's marker, with a slot of its own, and wait for ever."""
+    """Otherwise, Debezium would start to read after the run's marker, and wait for ever."""
     postgres_database.execute(
         "create table things (id int primary key, v int)", "insert into things values (1, 1)"
     )
@@ -103,7 +106,7 @@ def test_the_slot_goes_just_before_it_is_read(
 
 @contextmanager
 def _reader(database: Database, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Another reader of the source's slot, which confirms what it reads."""
+    """Starts another reader of the source's slot, which confirms the changes that it reads."""
     server = database.server
     command = [str(server._bin / "pg_recvlogical"), "-h", "127.0.0.1", "-p", str(server.port)]
     command += ["-U", USER, "-d", database.name, "--slot", "strandline_shop", "--start"]
@@ -135,7 +138,7 @@ def _moved(database: Database, reader: subprocess.Popen[bytes], began: str) -> N
 def test_columns_that_take_the_place_of_others(
     project: Project, postgres_database: Database
 ) -> None:
-    """A name in the log's changes is not the column that has the name now."""
+    """A column name in the log may mean another column than the one that has this name now."""
     tables = ("again", "contracted", "renamed", "plain")
     postgres_database.execute(
         "create table again (id int primary key, v int)",
@@ -171,7 +174,7 @@ def test_columns_that_take_the_place_of_others(
 def test_a_table_that_takes_the_place_of_another(
     project: Project, postgres_database: Database
 ) -> None:
-    """The publication is for all tables, so a table that comes is published without a word."""
+    """The publication is for all tables, so it contains the new table without an ALTER."""
     postgres_database.execute(
         "create table things (id int primary key, v int)",
         "insert into things values (1, 1), (2, 2)",
@@ -195,7 +198,7 @@ def test_a_table_that_takes_the_place_of_another(
 def test_a_source_that_is_renamed_keeps_the_log_for_all_of_its_tables(
     project: Project, postgres_database: Database
 ) -> None:
-    """A table that is not in the run has its mark under the source's name of before."""
+    """The slot waits for a table that is not in the run, although its state has the old name."""
     postgres_database.execute(
         "create table one (id int primary key, v int)",
         "create table two (id int primary key, v int)",
@@ -227,7 +230,7 @@ def test_a_source_that_is_renamed_keeps_the_log_for_all_of_its_tables(
 def test_the_slot_stays_while_a_first_load_goes_on(
     project: Project, postgres_database: Database
 ) -> None:
-    """A table without a mark needs the log, too, from where the slot stood when its load began."""
+    """A table needs the log from the slot's position at the start of its first load."""
     postgres_database.execute(
         "create table things (id int primary key, v int)", "insert into things values (1, 1)"
     )
@@ -255,7 +258,7 @@ def test_the_slot_stays_while_a_first_load_goes_on(
 def test_a_first_load_locks_the_table_that_it_reads(
     project: Project, postgres_database: Database
 ) -> None:
-    """Whoever alters a table that is not loaded does not wait for another one's load."""
+    """An ALTER of another table does not wait for the load."""
     postgres_database.execute(
         "create table old (id int primary key)", "create table new (id int primary key)"
     )
@@ -273,7 +276,7 @@ def test_a_first_load_locks_the_table_that_it_reads(
 
 @contextmanager
 def _watched(database: Database, query: str) -> Iterator[set[str]]:
-    """Yields what a query returns during a block, which is complete once the block has ended."""
+    """Polls a query during a block; yields the set of the values that it returns."""
     found: set[str] = set()
     ended = threading.Event()
 

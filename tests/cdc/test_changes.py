@@ -1,4 +1,4 @@
-"""No gap and no double by the log: a first load, then the changes, in order."""
+"""`sync_mode: cdc`: a first load, then each change once and in order."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ NEWEST = """
 
 
 def newest(project: Project, table: str, *columns: str) -> list[tuple[Any, ...]]:
-    """The newest versions of a table's rows that are not deleted."""
+    """Returns the newest version of each row that is not deleted."""
     listed = ", ".join(f"newest.{column}" for column in columns)
     return project.rows(NEWEST.format(columns=listed, table=table))
 
 
 def follow(project: Project, database: Database, *tables: str, **options: Any) -> None:
-    """Adds a source whose tables follow the log."""
+    """Adds a source that syncs these tables with `sync_mode: cdc`."""
     reported = {table: {"sync_mode": "cdc", **options.pop(table, {})} for table in tables}
     project.jdbc(database, list(tables), table_options=reported, **options)
 
 
 def position(database: Database, slot: str = "%") -> str:
-    """Returns how far a source's slot has been moved."""
+    """Returns the position up to which a source's slot is confirmed."""
     [(found,)] = database.query(
         "select confirmed_flush_lsn::text from pg_replication_slots "
         f"where database = current_database() and slot_name like '{slot}'"

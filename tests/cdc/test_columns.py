@@ -1,4 +1,4 @@
-"""The option `columns` with the log: excluded columns do not reach the spool."""
+"""`columns` with `sync_mode: cdc`: excluded columns are not written to the spool."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_excluded_columns_do_not_reach_the_spool(
     assert '"name":"c"' in "".join(written)
     assert "s3" not in "".join(written)
 
-    # A column that is included again has values in rows that did not change.
+    # A column that is included again is also filled in rows that did not change.
     excluded["exclude"] = ["shape"]
     project.jdbc(
         database, ["people"], table_options={"people": {"sync_mode": "cdc", "columns": excluded}}

@@ -1,4 +1,4 @@
-"""By the log, too, `complete_until` is never later than the first write that raw lacks."""
+"""With `sync_mode: cdc`, `complete_until` is not later than the first write that is missing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.sync.project import Project
 
 
 def _complete_until(project: Project) -> dt.datetime | None:
-    """Syncs; returns the time that is recorded for the table `t`."""
+    """Syncs; returns the `complete_until` that is recorded for the table `t`."""
     text = project.run().table("shop.t")["complete_until"]
     return dt.datetime.fromisoformat(text) if text else None
 
@@ -66,7 +66,7 @@ def test_a_log_without_changes_moves_it_on_and_an_open_transaction_holds_it_back
 def test_the_commit_times_of_another_server_do_not_count(
     project: Project, postgres_database: Database
 ) -> None:
-    """Logical replication writes the publisher's commit times to the log, which may be later."""
+    """Logical replication writes the publisher's commit times, which may be later, to the log."""
     database = postgres_database
     database.execute("create table t (id int primary key)", "insert into t values (1)")
     follow(project, database, "t")

@@ -1,8 +1,8 @@
-"""Killed at every step of a sync by the log, and in a first load: neither a gap nor a double.
+"""`sync_mode: cdc`: a sync or first load that is killed leaves neither gaps nor duplicates.
 
-What is durable at a step is described in `tests/crash/test_matrix.py`. Of the log's own steps,
-reading it into the spool leaves nothing behind (`windowed` comes after it), and a run killed at
-`unlocked` has not moved the slot.
+`tests/crash/test_matrix.py` describes what is durable at each step. Reading the log into the spool
+leaves nothing behind (`windowed` comes after it), and a run killed at `unlocked` has not moved the
+slot.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _versions(project: Project, table: str) -> dict[int, list[int | None]]:
 def test_killed_at_every_step_of_a_sync_by_the_log_and_in_the_midst_of_a_first_load(
     project: Project, postgres_database: Database, workers: Workers
 ) -> None:
-    """Of the first load, in the second of three pieces: it is there once, and is not read again."""
+    """First loads die in the second of three chunks; published chunks are not read again."""
     victim = workers.take()
     places = {f"t_{step.replace('-', '_')}": step for step in STEPS}
     pieces = {f"p_{step.replace('-', '_')}": step for step in DURABLE}
@@ -70,7 +70,7 @@ def test_killed_at_every_step_of_a_sync_by_the_log_and_in_the_midst_of_a_first_l
     wanted += [f"{step}:load.{table}#2" for table, step in pieces.items()]
     victim.start(project, "run", "--concurrency", str(len(wanted)), crash_at=",".join(wanted))
     assert victim.died() == signal.SIGKILL
-    # it moves only once all tables are safe
+    # The slot moves only after the changes of all tables are published.
     assert position(postgres_database, slot) == before
     for table in pieces:
         postgres_database.execute(
@@ -86,7 +86,7 @@ def test_killed_at_every_step_of_a_sync_by_the_log_and_in_the_midst_of_a_first_l
     assert position(postgres_database, slot) != before
     project.run("--concurrency", "4")
     for table, step in pieces.items():
-        # What was not published, and is gone meanwhile, was never there.
+        # If row 2 was deleted before its chunk was published, the raw table never has it.
         second = {} if step == "staged" else {2: [2, 12, None]}
         assert _versions(project, table) == {1: [1, 11], **second, 3: [13], 4: [14]}, table
     again = project.run("--concurrency", "4")
@@ -98,7 +98,7 @@ def test_killed_at_every_step_of_a_sync_by_the_log_and_in_the_midst_of_a_first_l
 def test_ended_while_the_log_is_read(
     project: Project, postgres_database: Database, workers: Workers
 ) -> None:
-    """By the database, by Ctrl-C, by a kill: one clear error, nothing lost, nothing left behind."""
+    """A closed connection, Ctrl-C and a kill: no change is lost, no process or file is left."""
     victim = workers.take()
     postgres_database.execute(
         "create table things (id int primary key, v int)", "insert into things values (0, 0)"
@@ -153,7 +153,7 @@ def _reading(database: Database, worker: Worker) -> list[int]:
 
 
 def _spools(worker: Worker) -> list[Path]:
-    """The files with the changes that a process has read; they are deleted once it ends."""
+    """Returns the files with the changes that a process has read; it deletes them at its end."""
     found = []
     for folder in Path(tempfile.gettempdir()).glob(f"{name_prefix('cdc')}{worker.process.pid}-*"):
         with contextlib.suppress(OSError):
@@ -162,7 +162,7 @@ def _spools(worker: Worker) -> list[Path]:
 
 
 def _readers(parent: int) -> list[int]:
-    """The processes of a run that read the log."""
+    """Returns the child processes of a run that read the log."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:

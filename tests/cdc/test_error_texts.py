@@ -1,4 +1,4 @@
-"""Errors of Debezium's process: which texts may be shown if a table has masked columns."""
+"""If a table has masked columns, errors of Debezium's process show no values of rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes have the values of the rows, whatever columns, roles and databases declare."""
+"""Values from the log: nulls, database settings, very large values, values that do not fit."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_value_of_more_than_twenty_million_characters(
     follow(project, postgres_database, "things")
     project.run()
     postgres_database.execute(
-        "alter table things add column x int",  # so that the columns' names are looked at
+        "alter table things add column x int",  # makes the loader check column names
         "insert into things values (1, repeat('é', 21000000), 1, 7)",
     )
     project.run()
@@ -88,7 +88,7 @@ def test_a_value_of_more_than_twenty_million_characters(
 def test_a_value_that_has_no_place_in_raw_is_refused(
     project: Project, postgres_database: Database
 ) -> None:
-    """By the column's name, with what to do; a query would refuse it, too."""
+    """The error names the column and the remedy. Values read by a query are refused, too."""
     kinds = {"far": "timestamp", "far_tz": "timestamptz", "odd": "numeric"}
     postgres_database.execute(
         *(f"create table {table} (id int primary key, v {kind})" for table, kind in kinds.items())
@@ -116,7 +116,7 @@ def test_a_row_that_is_too_large_for_debeziums_memory(
     follow(project, postgres_database, "things")
     project.run()
     postgres_database.execute("insert into things values (1, repeat('v', 60000000))")
-    monkeypatch.setenv("_JAVA_OPTIONS", "-Xmx128m")  # overrules what Debezium is started with
+    monkeypatch.setenv("_JAVA_OPTIONS", "-Xmx128m")  # overrides Debezium's options
     [error] = project.loader("run").errors
     assert "a row in the log is too large for Debezium" in error
     assert "drop the replication slot" in error

@@ -1,4 +1,4 @@
-"""No gap and no double: first loads join the log at one position, again after a lost slot."""
+"""No gaps or duplicates: a first load or reload ends at the position where the log continues."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LIVING = "select id, v from {table} order by id"
 
 
 def test_a_first_load_beside_writers(project: Project, postgres_database: Database) -> None:
-    """Every committed version is there once, and the newest is the source's."""
+    """The raw table has each committed version once, and the newest ones equal the source."""
     postgres_database.execute(
         "create table busy (id int primary key, v bigint)",
         "create sequence counter",
@@ -59,7 +59,7 @@ def test_a_first_load_beside_writers(project: Project, postgres_database: Databa
     first = {v for (v,) in project.rows("select v from raw.busy where _cq_batch = 1")}
     noted = {v for (v,) in postgres_database.query("select v from audit")}
     later = {v for v, _ in held} - first
-    # What a transaction wrote before the load's snapshot, and wrote again, the load does not see.
+    # The load does not see versions that were overwritten before its snapshot.
     assert later <= noted
     since = project.rows("select min(v) from raw.busy where _cq_batch > 1 and not _cq_deleted")
     unseen = {v for v in noted if v > max(first) and v not in later}
@@ -77,7 +77,7 @@ def test_a_table_is_read_anew_on_demand_and_others_go_on(
     )
     follow(project, postgres_database, "one")
     project.run()
-    # a table that is added later
+    # A second table is added.
     follow(project, postgres_database, "one", "two")
     postgres_database.execute("update one set v = 10 where id = 1", "delete from one where id = 2")
     ran = project.run()
@@ -86,7 +86,7 @@ def test_a_table_is_read_anew_on_demand_and_others_go_on(
     before = position(postgres_database)
     ran = project.run("--full-refresh", "--select", "shop.one")
     assert ran.table("shop.one")["appended"] == 1
-    assert position(postgres_database) == before  # `two` has not been read
+    assert position(postgres_database) == before  # `two` still needs the log from here
     ran = project.run()
     assert [ran.table(f"shop.{t}")["appended"] for t in ("one", "two")] == [0, 1]
     assert newest(project, "one", "id", "v") == [(1, 11)]
@@ -112,7 +112,7 @@ def test_a_lost_slot_is_said_and_mended(project: Project, postgres_database: Dat
     )
     assert newest(project, "things", "id", "v") == [(1, 10), (3, 3)]
     assert project.rows("select id from raw.things where _cq_deleted") == [(2,)]
-    # somebody else has read the slot
+    # another reader advances the slot
     postgres_database.execute(
         "set synchronous_commit = on",
         "update things set v = 11 where id = 1",
@@ -148,7 +148,7 @@ def test_a_lost_slot_is_said_and_mended(project: Project, postgres_database: Dat
 
 
 def test_partitions_that_come_and_go(project: Project, postgres_database: Database) -> None:
-    """The log has the rows that are written to partitions, not those that come and go with them."""
+    """The log has writes to partitions, but not the rows of partitions that come or go."""
     alike = "(like parts including all)"
     postgres_database.execute(
         "create table parts (id int primary key, v int) partition by range (id)",
@@ -157,7 +157,7 @@ def test_partitions_that_come_and_go(project: Project, postgres_database: Databa
     )
     follow(project, postgres_database, "parts")
     project.run()
-    # Created as partitions, or attached while they were empty: nothing is read anew.
+    # Created as partitions, or attached while they were empty: the table is not read again.
     postgres_database.execute(
         "create table parts_2 partition of parts for values from (100) to (200)",
         "insert into parts_2 values (101, 1)",
@@ -200,7 +200,7 @@ def test_partitions_that_come_and_go(project: Project, postgres_database: Databa
 def test_a_rebuilt_state_knows_how_far_the_log_was_read(
     project: Project, postgres_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A sync without changes stores its position without a commit; the slot has moved there."""
+    """A sync without changes stores its position without a commit, and moves the slot there."""
     monkeypatch.setattr(log_snapshot, "SEGMENT_BYTES", 0)
     postgres_database.execute(
         *(f"create table {t} (id int primary key, v int)" for t in ("quiet", "busy")),

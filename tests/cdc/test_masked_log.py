@@ -1,4 +1,4 @@
-"""Masks of tables that are read from the log: values, and no personal data in any file."""
+"""Masks with `sync_mode: cdc`: values are masked as by queries, and no file has the originals."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_values_have_the_same_masks_from_the_log_and_from_queries(
     for n in range(len(ROWS)):
         assert found[_digest(str(n))] == found[_digest(str(100 + n))]
     assert found[_digest("100")][:2] == (_digest("é😀"), _digest("ab"))
-    # an omitted large value, another key, a delete, a truncate
+    # a large value that the log omits, another key, a delete
     postgres_database.execute(
         "update a set whole = 8 where id = 0",
         "update a set id = 7, seen = '1999-01-01' where id = 1",
@@ -107,7 +107,7 @@ def test_a_table_with_a_masked_key_is_not_loaded_in_chunks(
 
 @pytest.mark.slow
 def test_masked_values_of_the_log_are_nowhere(tmp_path: Path, postgres_database: Database) -> None:
-    """Not in the spool of a run that is killed before its changes are published, either."""
+    """This includes the spool of a run that is killed before its changes are published."""
     postgres_database.execute(
         "create table people (id text primary key, name text, email text, phone text, born date, "
         "iban text, note text, bad numeric(20, 0))"
@@ -143,5 +143,5 @@ def test_masked_values_of_the_log_are_nowhere(tmp_path: Path, postgres_database:
         search.run("run")
     digest = _digest("plantedphone2001")
     assert _find(tmp_path / "warehouse", digest.encode())
-    assert _find(tmp_path / "events", b"_cq_spool_key")  # plans are in the log
+    assert _find(tmp_path / "events", b"_cq_spool_key")  # Spark's event log has query plans
     search.assert_nothing_found()

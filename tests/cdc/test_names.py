@@ -1,4 +1,4 @@
-"""Tables of any name are followed, each by its own changes."""
+"""`sync_mode: cdc`: a table with any name gets its own changes, and no others."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NAMES = (
 def test_a_table_gets_its_own_changes_whatever_its_name(
     postgres_database: Database, tmp_path: Path
 ) -> None:
-    """Debezium's topics have underscores for what Kafka does not allow: `a b` becomes `a_b`."""
+    """Debezium's topic names have underscores for characters that Kafka forbids: `a b`, `a_b`."""
     quoted = ['"{}"'.format(name.replace('"', '""')) for name in NAMES]
     postgres_database.execute(
         *(f"create table {name} (id int primary key)" for name in quoted),
@@ -45,7 +45,7 @@ def test_a_table_gets_its_own_changes_whatever_its_name(
         *(f"insert into {name} select generate_series(1, 2)" for name in quoted),
         f"truncate {quoted[0]}",
         "set synchronous_commit = on",
-        # whoever may connect may write such messages, too
+        # anybody who may connect can write such messages
         *(
             f"select pg_logical_emit_message({own}, '{prefix}', {content})"
             for own in ("true", "false")

@@ -1,4 +1,4 @@
-"""All that a log says is in raw, in its order: keys that change, TRUNCATE, large values."""
+"""Changes reach the raw table in the order of the log: changed keys, TRUNCATE, large values."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tests.sync.project import Project
 LARGE = ("note", "raw", "list", "doc", "numbers", "days", "ids", "parts", "number")
 
 KEYS = {
-    "padded": ("char(5)", "'k{n}'"),  # filled up with blanks, which are not part of the value
+    "padded": ("char(5)", "'k{n}'"),  # padded with blanks, which are not part of the value
     "amounts": ("numeric", "{n}.10"),
     "prices": ("numeric(12, 2)", "{n}.10"),
 }
-"""Tables whose keys have several texts, by type and value."""
+"""Tables whose keys can be written in several ways: the type and the values of the key."""
 
 LIVE = range(1, 6)
 LOADS = range(1, 201)
@@ -138,16 +138,16 @@ def test_transactions_are_whole_and_in_the_order_of_their_commits(
         "insert into things values (1, 10)",
         "begin; insert into things values (6, 6); truncate things; "
         "insert into things values (7, 7); commit",
-        # emptied before each load
+        # a table that is emptied before each load
         *(f"begin; truncate staged; insert into staged values ({i}); commit" for i in LOADS),
     )
-    # Not committed yet: nothing of it is read, not even though it is in the log.
+    # The open transaction is not read, although its changes are in the log.
     assert project.run().table("shop.left_half")["appended"] == 1
     assert newest(project, "left_half", "id", "v") == [(1, 0), (2, 1)]
     assert newest(project, "staged", "id") == [(LOADS[-1],)]
     [(gone,)] = project.rows("select count(*) from raw.staged where _cq_deleted")
     assert gone == len(LOADS)
-    # A TRUNCATE deletes what lived then.
+    # A TRUNCATE deletes the rows that the table had then.
     assert newest(project, "things", "id", "v") == [(7, 7)]
     assert project.rows(
         "select id, count(*) from raw.things where _cq_deleted group by id order by id"

@@ -1,6 +1,6 @@
-"""No gap and no double: a first load in chunks, whatever the key, broken off, beside writers.
+"""No gaps or duplicates: first loads in chunks that are interrupted while others write.
 
-One that is killed: `test_crash.py`.
+`test_crash.py` kills them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ ALL = KEYS | WHOLE
 
 @pytest.fixture
 def shop(postgres_database: Database) -> Database:
-    """A database with a table for each kind of key, which are not loaded yet."""
+    """A database with a table for each type of key; none is loaded yet."""
     for table, (columns, values) in ALL.items():
         last = 21 if table == "bounded" else 24
         postgres_database.execute(
@@ -62,10 +62,11 @@ def _names(columns: str) -> str:
 
 
 def _broken_off(project: Project, at: int, between: Callable[[], None] = lambda: None) -> bool:
-    """A run whose tables fail after so many batches; returns whether one did.
+    """Runs, and lets each table fail after a number of batches; returns whether one did.
 
     Args:
-        between: done after each batch.
+        at: the number of batches.
+        between: called after each batch.
     """
     alone, counts = threading.Lock(), Counter[str]()
 
@@ -101,14 +102,14 @@ def _living(project: Project, table: str, names: str, wanted: str = "v") -> list
 
 
 def _twice(project: Project, table: str) -> list[tuple[Any, ...]]:
-    """Versions that raw has twice: each write's `v` is its own."""
+    """Returns versions that the raw table has twice; each write sets a different `v`."""
     return project.rows(
         f"select v from raw.{table} where not _cq_deleted group by v having count(*) > 1"
     )
 
 
 def test_each_kind_of_key_has_its_pieces(project: Project, shop: Database) -> None:
-    """By their keys, changes written in between are distinguished from those that are loaded."""
+    """The key of a change tells whether a later chunk contains it."""
     follow(project, shop, *ALL, batch_rows=7)
     _broken_off(project, 2)
     for table in ALL:
@@ -139,7 +140,7 @@ def test_each_kind_of_key_has_its_pieces(project: Project, shop: Database) -> No
 def test_broken_off_anywhere_with_writers_in_between(
     project: Project, postgres_database: Database
 ) -> None:
-    """Rows come, change, move and go, in transactions that end later; nothing is lost or double."""
+    """Long transactions insert, update, move and delete rows; none is lost or duplicated."""
     dice, numbers = random.Random(0), count(1)
     tables = ("busy", "busier")
     for table in tables:
@@ -194,7 +195,7 @@ def test_broken_off_anywhere_with_writers_in_between(
 
 
 def test_what_the_pieces_do_not_survive(project: Project, postgres_database: Database) -> None:
-    """Another key or type, a truncate, a large value whose row has moved to another piece."""
+    """Another key or type, a TRUNCATE, a large value of a row that has moved to another chunk."""
     large = ("turned", "moved", "away")
     for table in large:
         postgres_database.execute(
@@ -238,7 +239,7 @@ def test_what_the_pieces_do_not_survive(project: Project, postgres_database: Dat
 def test_settings_names_and_collations_that_get_in_the_way(
     project: Project, postgres_database: Database
 ) -> None:
-    """A text that is not ordered by its bytes is loaded whole."""
+    """A table whose text key is not ordered by bytes is loaded in one batch."""
     postgres_database.execute(
         f"alter database {postgres_database.name} set standard_conforming_strings = off",
         'create table odd (n text collate "C", total int, v text, primary key (n, total))',

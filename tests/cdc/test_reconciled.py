@@ -1,4 +1,4 @@
-"""`loader reconcile` of tables that follow the log: what is written meanwhile is no difference."""
+"""`loader reconcile` with `sync_mode: cdc`: writes during a comparison are no differences."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _assert_equal(project: Project, database: Database, table: str = "things") -
 
 
 def test_what_is_written_during_a_comparison(project: Project, postgres_database: Database) -> None:
-    """The first comparison is in the run that loads the table, the second one reads the log."""
+    """The first reconcile also loads the table; the second one reads the log."""
     postgres_database.execute(*THINGS)
     follow(project, postgres_database, "things")
     for number in (1, 2):
@@ -37,7 +37,7 @@ def test_what_is_written_during_a_comparison(project: Project, postgres_database
         assert len(project.rows("select id from raw.things where _cq_deleted")) == number
     assert project.run().table("shop.things")["appended"] == 0
 
-    # what is wrong in raw is still found, and repaired
+    # A wrong row in the raw table is still found and repaired.
     project.spark.sql(f"update {project.schema}.things set v = -1 where id = 5")
     change = "update things set v = v + 1 where id > 20"
     found = reconcile_while(
@@ -50,7 +50,7 @@ def test_what_is_written_during_a_comparison(project: Project, postgres_database
 def test_a_table_that_is_loaded_after_another_was_compared(
     project: Project, postgres_database: Database
 ) -> None:
-    """Its comparison must not read the snapshot of the other, which is older than its rows."""
+    """Its comparison must not use the other table's snapshot, which is older than its rows."""
     postgres_database.execute(
         *THINGS,
         "create table words (id int primary key, v int)",
@@ -73,7 +73,7 @@ def test_a_table_that_is_loaded_after_another_was_compared(
 def test_a_snapshot_for_cursors_is_older_than_the_log(
     project: Project, postgres_database: Database
 ) -> None:
-    """A comparison in this snapshot would overwrite newer rows."""
+    """A repair from this snapshot would overwrite newer rows."""
     postgres_database.execute(
         *THINGS,
         "create table by_cursor (id int primary key, at timestamptz)",

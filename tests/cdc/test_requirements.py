@@ -1,4 +1,4 @@
-"""Loud: what a database lacks is reported, with the SQL to run; the least privileges are enough."""
+"""If a database lacks a prerequisite, the error contains the SQL that adds it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PASSWORD = "least-privileges"
 
 
 def test_a_role_with_the_least_privileges(project: Project, postgres_database: Database) -> None:
-    """Each lack is named with its remedy; what the remedies say, pasted, is enough."""
+    """The error for each missing privilege contains a statement; these statements are enough."""
     with contextlib.suppress(Exception):
         postgres_database.execute("drop owned by follower", "drop role follower")
     postgres_database.execute(
@@ -34,7 +34,7 @@ def test_a_role_with_the_least_privileges(project: Project, postgres_database: D
     follow(project, postgres_database, *names, user="follower", password=PASSWORD)
     ran = project.loader("check")
     assert ran.code == 1
-    [error] = ran.errors  # of all tables
+    [error] = ran.errors  # one for all tables
     assert "may not read the log" in error
     assert 'Run `alter role "follower" replication`' in error
     assert "may not read the log" in project.loader("run").errors[0]
@@ -68,7 +68,7 @@ def test_a_role_with_the_least_privileges(project: Project, postgres_database: D
 def test_the_privileges_that_the_page_calls_enough(
     project: Project, postgres_database: Database
 ) -> None:
-    """Pasted from docs/privileges.md as they are there."""
+    """The statements of docs/privileges.md are run without changes."""
     tables = ("orders", "customers")
     with contextlib.suppress(Exception):
         postgres_database.execute("drop owned by loader", "drop role loader")
@@ -93,9 +93,9 @@ def test_the_privileges_that_the_page_calls_enough(
 def test_tables_that_cannot_be_followed_are_left_alone(
     project: Project, postgres_database: Database
 ) -> None:
-    """Published without a replica identity, a table could not be updated any more.
+    """If a table without a replica identity were published, it could not be updated any more.
 
-    A deferrable key is none, and the log does not have the columns that an index only includes.
+    A deferrable key is no replica identity, and the log lacks columns that an index only includes.
     """
     parts = "create table {0} (id int, v int, primary key (id) {1}) partition by range (id)"
     postgres_database.execute(
@@ -168,9 +168,9 @@ def test_tables_that_cannot_be_followed_are_left_alone(
 
 
 def test_columns_that_change(project: Project, postgres_database: Database) -> None:
-    """A column arrives with the changes that need it; what the log does not tell is read anew.
+    """A column is added with its first changes; after a rename, all rows are read again.
 
-    A table that somebody is altering does not hold up the others.
+    A table that another session is altering does not delay the others.
     """
     postgres_database.execute(
         "create table items (id int primary key, name text, old int)",
@@ -210,7 +210,7 @@ def test_columns_that_change(project: Project, postgres_database: Database) -> N
     postgres_database.execute("alter table items add column state text default 'open'")
     project.run()
     assert newest(project, "items", "id", "state") == [(1, "open"), (2, "open")]
-    # Changed while the log is read, which begins after the columns were looked up.
+    # The columns change while the log is read, after the run has read their names.
     postgres_database.execute("update items set state = 'sent' where id = 1")
     changes = threading.Thread(target=_add_column, args=(postgres_database,))
     changes.start()
@@ -283,7 +283,7 @@ def test_one_table_that_may_not_be_published_does_not_stop_others(
 def test_two_sources_with_one_slot_are_refused(
     project: Project, postgres_database: Database
 ) -> None:
-    """Each would move it beyond what the other has read."""
+    """Each source would move the slot past changes that the other has not read."""
     follow(project, postgres_database, "orders", name="my-shop")
     follow(project, postgres_database, "lines", name="my_shop")
     [error] = project.loader("check").errors

@@ -1,4 +1,4 @@
-"""A table changes from a cursor to the log and back; models and proofs stay as they are."""
+"""A table can switch from a cursor to `sync_mode: cdc` and back; its models stay unchanged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TESTS: list[Any] = [
     "strandline.no_cursor_ties",
     "strandline.no_duplicates",
 ]
-# The log delivers cursors that are missing or went back, and the test has these rows set aside.
+# The log also has rows whose cursor is null or went back; the test excludes them.
 PLAUSIBLE = {"arguments": {"row_condition": "at >= timestamp '2025-01-01'"}}
 MODELS = {
     "orders": ("deduped_latest", TESTS),
@@ -29,7 +29,7 @@ LOG = {"cursor_field": "at", "sync_mode": "cdc"}
 
 
 class Shop:
-    """Orders that are synced, and modelled by a cursor, however they are read."""
+    """A table of orders, and dbt models of it that use a cursor in both modes."""
 
     def __init__(self, project: Project, database: Database, folder: Path) -> None:
         self.project = project
@@ -57,13 +57,13 @@ class Shop:
         self.dbt.write("models/shop.yml", {"sources": [source], "models": models})
 
     def sync(self, options: dict[str, str]) -> int:
-        """Syncs; returns the rows appended."""
+        """Syncs; returns the number of rows appended."""
         self.project.jdbc(self.database, ["orders"], table_options={"orders": options})
         appended: int = self.project.run().table("shop.orders")["appended"]
         return appended
 
     def proved(self) -> None:
-        """Builds and proves; the snapshot must be the source."""
+        """Builds and tests the models; their current rows must equal the source."""
         results = self.dbt.run("build", "--select", "source:shop", *RECORDS, *MODELS)
         wrong = {n: one for n, one in results.items() if one.status not in ("success", "pass")}
         assert not wrong
@@ -81,7 +81,7 @@ def shop(project: Project, postgres_database: Database, tmp_path: Path) -> Shop:
 
 def test_from_a_cursor_to_the_log_and_back(shop: Shop) -> None:
     assert shop.sync(CURSOR) == 6
-    # What a cursor does not see, the log's first load finds: an update without one, a delete.
+    # The switch reads all rows, and finds what a cursor misses: an update without it, a delete.
     shop.database.execute(
         "update orders set v = 20 where id = 2", "delete from orders where id = 3"
     )
@@ -102,7 +102,7 @@ def test_from_a_cursor_to_the_log_and_back(shop: Shop) -> None:
     assert shop.sync(LOG) == 3
     assert shop.sync(LOG) == 0
     shop.proved()
-    # Back: everything is read once and compared with what the log brought.
+    # The switch back also reads all rows, and appends only those that differ.
     shop.database.execute("update orders set v = 101 where id = 1")
     assert shop.sync(CURSOR) == 1
     shop.proved()

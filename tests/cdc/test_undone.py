@@ -1,4 +1,4 @@
-"""No gap: a table is read again if a change of it was made and reverted between two runs."""
+"""No gap: a table is read again if it was altered and altered back between two runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ AGAIN = "all rows are read again"
 
 
 def test_what_was_altered_and_altered_back(project: Project, postgres_database: Database) -> None:
-    """The log has the changes from between under another name, in another form, or not at all."""
+    """The log has the writes in between under another name, in another format, or not at all."""
     tables = ("renamed", "retyped", "swapped", "other", "keyed", "fixed", "crossed", "valued")
     column = {"retyped": "timestamptz"}
     postgres_database.execute(
@@ -92,7 +92,7 @@ HARMLESS = (
 
 
 def test_what_does_no_harm_costs_nothing(project: Project, postgres_database: Database) -> None:
-    """Each to a table of its own, and all to one; then each to a table that had another before."""
+    """Each pair runs on a table of its own, all on one table, and each after another pair."""
     tables = [f"things_{number}" for number in range(len(HARMLESS))]
     postgres_database.execute(
         *(

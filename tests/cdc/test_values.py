@@ -1,4 +1,4 @@
-"""Values from the log are those of a query, in the same types."""
+"""Values from the log equal the values of a query, and have the same types."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_values_are_those_of_a_query(project: Project, postgres_database: Databa
         "create domain money2 as numeric(10, 2)",
         f"create table of_all (id int primary key, {listed})",
         "create table twin (like of_all including all)",
-        # of most arrays the log shows no difference between "unchanged" and null
+        # for most arrays, the log does not distinguish "unchanged" from null
         "alter table of_all replica identity full",
     )
     names = ", ".join(["id", *COLUMNS])
@@ -109,7 +109,7 @@ def test_values_are_those_of_a_query(project: Project, postgres_database: Databa
 
 
 def test_values_that_the_spec_wants_as_texts(project: Project, postgres_database: Database) -> None:
-    """A query has the database's own text, and the log the same; arrays and floats are refused."""
+    """`column_types: string` gives the same text as a query; arrays and floats are refused."""
     kinds = {
         name: kind
         for name, kind in COLUMNS.items()
@@ -164,7 +164,7 @@ def test_values_that_the_spec_wants_as_texts(project: Project, postgres_database
 def test_what_the_log_does_not_have_is_refused(
     project: Project, postgres_database: Database
 ) -> None:
-    """By the column's name, before anything is read; a table that can be followed goes on."""
+    """The error names the column, before any row is read; other tables are synced."""
     absent = "the values of c ({0}) in the log differ from those in a query"
     kinds = {
         "interval": absent,

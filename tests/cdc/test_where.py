@@ -1,4 +1,4 @@
-"""`where` with `sync_mode: cdc`: the publication's row filter, in the log and in first loads."""
+"""`where` with `sync_mode: cdc` is the publication's row filter, and applies to first loads."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def published(database: Database) -> list[tuple[Any, ...]]:
 
 
 def test_changes_of_rows_that_match(project: Project, postgres_database: Database) -> None:
-    """An update into the filter is an insert in the log, and one out of it a delete."""
+    """The log has an insert for a row that starts to match, and a delete for one that stops."""
     postgres_database.execute(*CREATE, "create table notes (id int primary key, v int)")
     follow(project, postgres_database, "orders", "notes", orders={"where": OPEN})
     project.run()
@@ -122,7 +122,7 @@ def test_partitions(project: Project, postgres_database: Database) -> None:
 def test_a_large_value_of_a_row_that_enters_the_filter(
     project: Project, postgres_database: Database
 ) -> None:
-    """The log omits it, unless the replica identity has all columns. It is never made up."""
+    """The log omits the value unless the replica identity is FULL; without it, the table fails."""
     large = "(select string_agg(md5(n::text), '') from generate_series(1, 300) n)"
     for table in ("complete", "by_key"):
         postgres_database.execute(
@@ -150,7 +150,7 @@ def test_a_large_value_of_a_row_that_enters_the_filter(
 
 
 def test_what_is_refused(project: Project, postgres_database: Database) -> None:
-    """Before the table is published: otherwise PostgreSQL would refuse its updates."""
+    """The table is not published, because PostgreSQL would then refuse its updates."""
     postgres_database.execute(
         *CREATE[::2],
         "create table shown (id int primary key, v int)",
@@ -180,7 +180,7 @@ def test_what_is_refused(project: Project, postgres_database: Database) -> None:
 
 
 def test_a_publication_of_somebody_else(project: Project, postgres_database: Database) -> None:
-    """The loader's role may not change it, so the error has the statements to run."""
+    """The loader's role may not change it, so the error contains the statements to run."""
     with contextlib.suppress(Exception):
         postgres_database.execute("drop owned by filterer", "drop role filterer")
     postgres_database.execute(
@@ -222,7 +222,7 @@ def test_a_publication_of_somebody_else(project: Project, postgres_database: Dat
 
 
 def test_a_large_first_load(project: Project, postgres_database: Database) -> None:
-    """Its pieces are counted by the rows that match."""
+    """The size of its chunks is counted in rows that match."""
     postgres_database.execute(
         "create table orders (id int primary key, v int)",
         "insert into orders select n, n from generate_series(1, 40) n",
