@@ -1,4 +1,4 @@
-"""The loader's commands as processes of their own, as a user runs them on a cluster."""
+"""Runs loader commands in separate processes, as a user runs them on a cluster."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.cluster.project import Place
 from tests.sync.project import Project, Ran
 
 ONE_CORE = {"STRANDLINE_CORES_MAX": "1"}
-"""Starts one executor, which takes less time than two, for tests for which one suffices."""
+"""Starts one executor instead of two, which is faster, for tests that need only one."""
 _MAIN = "from loader.cli import main; main()"
 
 
@@ -23,11 +23,11 @@ def start_loader(
     within: Sequence[str] = (),
     **variables: str,
 ) -> subprocess.Popen[str]:
-    """Starts a command, with additional variables.
+    """Starts a command with additional environment variables.
 
     Args:
         prefix: Python to execute before the command.
-        within: the beginning of a command that runs the rest.
+        within: a command prefix, such as `unshare`.
     """
     config = str(project.folder / "loader.yml")
     command = [sys.executable, "-c", prefix + _MAIN, "-c", config, "--log-format", "json"]
@@ -48,7 +48,7 @@ def run_loader(
     within: Sequence[str] = (),
     **variables: str,
 ) -> Ran:
-    """Runs a command to its end."""
+    """Runs a command and waits for it to end."""
     process = start_loader(place, project, *arguments, prefix=prefix, within=within, **variables)
     output, _ = process.communicate(timeout=300)
     events = [json.loads(line) for line in output.splitlines() if line.startswith("{")]

@@ -50,7 +50,7 @@ def object_store() -> Iterator[Seaweed]:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[SparkCluster]:
-    """The master and its workers. Executors find their account in the workers' environment."""
+    """The master and its workers, whose environment has the account of the object store."""
     cluster = SparkCluster(ACCOUNT)
     yield cluster
     cluster.remove()
@@ -58,7 +58,7 @@ def cluster() -> Iterator[SparkCluster]:
 
 @pytest.fixture(scope="session")
 def catalog_server() -> Iterator[Postgres]:
-    """A PostgreSQL server with nothing but the catalog, so that it can be stopped."""
+    """A PostgreSQL server that contains only the catalog, so that a test can stop it."""
     server = Postgres()
     yield server
     server.remove()
@@ -122,7 +122,7 @@ def filled(
     postgres: Postgres,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[FilledLake]:
-    """A lake that the cluster has filled."""
+    """A lake that was filled by commands on the cluster."""
     folder = tmp_path_factory.mktemp("filled")
     project = create_project(place, folder, spark, FilledLake.SCHEMA)
     with postgres.database() as database:
@@ -136,7 +136,7 @@ def embedded(
     postgres: Postgres,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[FilledLake]:
-    """A lake in a folder that one process has filled."""
+    """A lake in a folder that was filled by a single process."""
     folder = tmp_path_factory.mktemp("embedded")
     project = Project(folder, spark, FilledLake.SCHEMA)
     create_dbt_project(folder, project.schema)

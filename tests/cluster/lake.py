@@ -18,8 +18,8 @@ class FilledLake:
     """Raw tables, latest tables, and a history of the purchases.
 
     Attributes:
-        ran: how each command ended.
-        sums: rows of each table of purchases and the sums of two columns, as in the source.
+        ran: the result of each command.
+        sums: the expected row count and sums of two columns, for each table of purchases.
     """
 
     SCHEMA: ClassVar = "raw_filled"
@@ -46,7 +46,7 @@ def fill(project: Project, database: Database, run: Callable[..., Ran]) -> Fille
     asked = f"select count(*), sum(id), sum(total) from {PURCHASES}"
     [first] = database.query(asked)
     dbt_project = project.folder / "dbt_project.yml"
-    # Otherwise a small table is rebuilt, and no position deletes come about.
+    # Otherwise a small table is rebuilt, and no position deletes are written.
     dbt_project.write_text(f"{dbt_project.read_text()}  strandline__rebuild_up_to_rows: 0\n")
     ran = {}
 
@@ -57,7 +57,7 @@ def fill(project: Project, database: Database, run: Callable[..., Ran]) -> Fille
     succeed("check")
     succeed("run")
     succeed("codegen", "--history", f"shop.{PURCHASES}")
-    # One update of the orders is at the stored cursor, of which a generated test complains.
+    # An order is updated without a new cursor, so the generated no_cursor_ties test fails.
     build = ("run", "--build", "--", "--exclude", "test_name:no_cursor_ties")
     succeed(*build)
     shop.change(database, [ORDERS])

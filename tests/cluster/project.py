@@ -33,10 +33,10 @@ _PAGE = (ROOT / "docs" / "cluster.md").read_text()
 
 @dataclass(frozen=True)
 class Place:
-    """A cluster, an object store, and a catalog in which the lake is.
+    """A cluster, an object store and a catalog, which hold one lake.
 
     Attributes:
-        variables: what docs/cluster.md exports, and what the machine of the tests needs.
+        variables: those that docs/cluster.md exports, and those that the test machine needs.
     """
 
     cluster: SparkCluster
@@ -128,13 +128,13 @@ def _place(
         "STRANDLINE_S3_PATH_STYLE": "true",
     }
     variables = {name: known[name] for name in names}
-    # All machines of the tests are this one, with little memory.
+    # In the tests, all machines are this one, which has little memory.
     own = {"STRANDLINE_DRIVER_HOST": "127.0.0.1", "STRANDLINE_EXECUTOR_MEMORY": "1g"}
     return Place(cluster, store, {**variables, **own, **more})
 
 
 def _create_jar(folder: Path) -> Path:
-    """Creates an empty jar, as a jar of the user: executors must also get the loader's jars."""
+    """Creates an empty jar as a user's own jar; executors must also get the loader's jars."""
     jar = folder / "users.jar"
     with zipfile.ZipFile(jar, "w") as archive:
         archive.writestr("META-INF/MANIFEST.MF", "Manifest-Version: 1.0\n")
@@ -165,7 +165,7 @@ class Machine(Worker):
         return self.ended()
 
     def suspend(self) -> None:
-        """Stops the process and its JVM, as a machine that sleeps."""
+        """Suspends the process and its JVM, like a machine that sleeps."""
         for pid in (self.process.pid, self.jvm):
             os.kill(pid, signal.SIGSTOP)
 
@@ -187,9 +187,9 @@ _RENAME = 'hostname "$1" && mount --bind "$2" /etc/hosts && shift 2 && exec "$@"
 
 
 def _on_host(name: str, folder: Path) -> list[str]:
-    """Returns the beginning of a command that runs on a host of this name, if the user may do so.
+    """Returns a command prefix that changes the host name, if the user may do so.
 
-    Without a host name of its own, a machine still differs by its folder of lock files.
+    Without it, machines still have different folders of lock files.
     """
     hosts = folder / f"hosts-{name}"
     hosts.write_text(f"127.0.0.1 localhost {name}\n")

@@ -1,7 +1,7 @@
-"""Runs the code blocks of docs/readers.md, as a program of its own; not a test.
+"""Runs the code blocks of docs/readers.md in a separate process; not a test.
 
-Reads a JSON list of code blocks, each of which leaves its result in `rows`. Writes the number of
-rows and the sums of two columns of each.
+Reads a JSON list of code blocks, each of which assigns its result to `rows`. Prints the number of
+rows and the sums of two columns of each result.
 """
 
 import json

@@ -27,7 +27,7 @@ def wait_for(what: str, condition: Callable[[], object]) -> None:
 
 
 class SlowSync:
-    """A table whose changed rows the database delivers slowly. Raw has its first rows."""
+    """A table whose first rows are synced and whose changed rows the database delivers slowly."""
 
     def __init__(
         self, place: Place, machine: Machine, project: Project, database: Database
@@ -53,14 +53,14 @@ class SlowSync:
         return self._find_readers()[0]
 
     def end(self, machine: Machine) -> Ran:
-        """Waits for the end of the sync, and checks that the lake is right."""
+        """Waits for the sync to end, and checks the lake."""
         ran = machine.ended()
         assert ran.code == 0, ran.text
         self.check()
         return ran
 
     def check(self) -> None:
-        """Checks that raw has each row once, and that state and ledger agree with it."""
+        """Checks that the raw table has each row once, and that state and ledger agree with it."""
         self._set_pause(0)
         batches = [shop.FIRST, shop.ADDED + shop.UPDATED]
         shop.assert_whole(self.project, self.database, [TABLE], batches)

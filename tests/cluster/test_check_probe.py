@@ -1,4 +1,4 @@
-"""`loader check` finds what only an executor can find, and `loader run` says the same."""
+"""`loader check` detects problems that only executors have; `loader run` reports the same."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _UNSHARE = ["unshare", *([] if os.geteuid() == 0 else ["--user", "--map-root-use
 
 @pytest.fixture
 def project(lakehouse: Project, postgres_database: Database) -> Project:
-    """A project with a table that nobody has loaded."""
+    """A project with a table that has not been loaded."""
     shop.create(postgres_database, ["orders"])
     shop.configure(lakehouse, postgres_database, ["orders"])
     return lakehouse
@@ -50,7 +50,7 @@ def test_executors_without_iceberg(place: Place, project: Project, tmp_path: Pat
 def test_a_warehouse_that_machines_do_not_share(
     place: Place, project: Project, tmp_path: Path
 ) -> None:
-    """The loader sees a folder of its own where the workers have another one."""
+    """The warehouse's path is a different folder for the loader than for the workers."""
     folder = tmp_path / "lake"
     folder.mkdir()
     within = [*_UNSHARE, "sh", "-c", f'mount -t tmpfs none "{folder}" && exec "$@"', "sh"]
@@ -67,7 +67,7 @@ def test_a_warehouse_that_machines_do_not_share(
 
 
 def test_an_object_store_that_does_not_answer(place: Place, project: Project) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and says nothing
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections, never answers
         own = {
             **ONE_CORE,
             "STRANDLINE_S3_ENDPOINT": f"http://127.0.0.1:{silent.getsockname()[1]}",

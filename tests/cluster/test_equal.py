@@ -1,4 +1,4 @@
-"""The commands of docs/cluster.md, with the variables that the page exports."""
+"""The commands of docs/cluster.md work with the variables that the page exports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _rows(project: Project, table: str) -> list[tuple[Any, ...]]:
 
 
 def test_the_variables_of_the_page_are_enough(filled: FilledLake) -> None:
-    """For a check, which runs on an executor, too; and the status of what was loaded."""
+    """`loader check`, which also runs on an executor, passes; `loader status` lists the tables."""
     names = [f"shop.{table}" for table in (ORDERS, PURCHASES)]
     check, status = filled.ran["check"], filled.ran["status"]
     assert check.errors == []
@@ -27,7 +27,7 @@ def test_the_variables_of_the_page_are_enough(filled: FilledLake) -> None:
 def test_a_cluster_loads_and_builds_what_one_process_does(
     filled: FilledLake, embedded: FilledLake
 ) -> None:
-    """Raw, latest tables and the history have the same rows."""
+    """Raw tables, latest tables and the history have the same rows."""
     assert filled.tables == embedded.tables
     for table in filled.tables:
         rows = _rows(filled.project, table)

@@ -1,4 +1,4 @@
-"""A loop gives its executors back between rounds, with the settings of docs/operations.md."""
+"""`run --every` releases its executors between rounds, if set up as in docs/operations.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers, drivers, the catalog and the object store that fail in the middle of a sync."""
+"""A worker, the driver, the catalog or the object store fails in the middle of a sync."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_driver_that_is_killed(
     lakehouse: Project,
     postgres_database: Database,
 ) -> None:
-    """The next run on the same machine takes its table over at once."""
+    """The next run on the same machine takes over the table at once."""
     sync = SlowSync(place, machine, lakehouse, postgres_database)
     sync.start(other)
     other.kill()
@@ -64,7 +64,7 @@ def test_a_catalog_that_is_away_for_20_seconds(
     postgres_database: Database,
     catalog: Postgres | PyIcebergCatalog,
 ) -> None:
-    """The run waits for it. The object store stays."""
+    """The run waits for the catalog. The object store is available."""
     sync = SlowSync(place, machine, lakehouse, postgres_database)
     sync.start(machine)
     catalog.stop()
@@ -82,7 +82,7 @@ def test_an_object_store_that_is_away_for_10_seconds(
     postgres_database: Database,
     object_store: Seaweed,
 ) -> None:
-    """The run waits for it."""
+    """The run waits for the object store."""
     sync = SlowSync(place, machine, lakehouse, postgres_database)
     sync.start(machine)
     object_store.stop()

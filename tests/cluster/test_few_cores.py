@@ -1,4 +1,4 @@
-"""Commands beside a loop that holds all cores of the cluster."""
+"""Commands that run while a loop uses all cores of the cluster."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FULL = "the cluster has no free cores"
 def loop(
     place: Place, lakehouse: Project, postgres_database: Database
 ) -> Iterator[subprocess.Popen[str]]:
-    """A loop that holds all free cores of the cluster, after its first round."""
+    """A loop that has finished its first round and uses all cores of the cluster."""
     shop.create(postgres_database, ["orders"])
     shop.configure(lakehouse, postgres_database, ["orders"])
     loop = start_loader(place, lakehouse, "run", "--every", "1h", STRANDLINE_CORES_MAX="8")
@@ -45,7 +45,7 @@ def loop(
 def test_commands_beside_a_loop(
     place: Place, lakehouse: Project, loop: subprocess.Popen[str]
 ) -> None:
-    """Those that read a few rows need no executor; the others say what they wait for."""
+    """Commands that read a few rows need no executor; others report what they wait for."""
     status = run_loader(place, lakehouse, "status")
     listed = run_loader(place, lakehouse, "state", "list")
     assert (status.code, listed.code) == (0, 0), status.text + listed.text

@@ -1,4 +1,4 @@
-"""Two machines that write the same tables."""
+"""Two machines that sync the same table: only one of them writes it at a time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.services import Database
 from tests.sync.project import Project
 
 EXPIRY = 20
-"""Seconds without a heartbeat after which a run loses its tables. The loader's own are 120."""
+"""Seconds without a heartbeat after which a run loses its tables. The loader's default is 120."""
 
 
 def test_two_machines_race_for_a_table(
@@ -21,7 +21,7 @@ def test_two_machines_race_for_a_table(
     lakehouse: Project,
     postgres_database: Database,
 ) -> None:
-    """One of them loads it, and the other one says who does."""
+    """One machine loads the table; the other one reports which run holds it."""
     sync = SlowSync(place, machine, lakehouse, postgres_database)
     other.wait_until_ready()
     for each in (machine, other):
@@ -41,7 +41,7 @@ def test_a_suspended_loader_comes_back_after_it_was_taken_over(
     lakehouse: Project,
     postgres_database: Database,
 ) -> None:
-    """It notices, and writes nothing more."""
+    """It detects that another run holds the table, and writes nothing more."""
     sync = SlowSync(place, machine, lakehouse, postgres_database)
     expiry = {worker.EXPIRY: str(EXPIRY)}
     sync.start(other, **expiry)

@@ -1,4 +1,4 @@
-"""Other engines read what the loader and dbt wrote: the lines of docs/readers.md."""
+"""Other engines read the tables of the loader and dbt, with the code of docs/readers.md."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ def _read(
     folder: Path,
     **variables: str,
 ) -> None:
-    """Runs the page's lines in a folder that is not the project's, without its settings.
+    """Runs the page's code outside the project's folder and without its settings.
 
     Args:
-        replaced: what to write instead of the page's addresses and accounts.
+        replaced: replacements for the page's addresses and accounts.
     """
     for table in list(lake.sums)[1:]:
         deletes = f"select count(*) from {table}.position_deletes"
@@ -111,7 +111,7 @@ def _read(
 
 
 def _jars(block: str) -> dict[str, str]:
-    """Returns the jars on this machine by the page's coordinates, so that nothing is downloaded."""
+    """Maps the page's jar coordinates to local files, so that nothing is downloaded."""
     found = {'"spark.jars.packages"': '"spark.jars"'}
     for coordinates in set(re.findall(r"org\.[\w.]+:[\w.-]+:[\w.]+", block)):
         _, name, version = coordinates.split(":")

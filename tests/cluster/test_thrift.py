@@ -1,4 +1,4 @@
-"""dbt builds through a Thrift server that the commands of docs/dbt/thrift.md have started."""
+"""dbt builds through a Thrift server that was started with docs/dbt/thrift.md."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _environment(place: Place) -> dict[str, str]:
 
 
 def _properties(place: Place) -> str:
-    """Returns the page's settings, with the values of the tests."""
+    """Returns the page's settings with values for the test cluster."""
     jars = [str(jar) for jar in list_own_jars(find_spark(), {})]
     values = {
         "spark.jars": ",".join(jars),
@@ -54,12 +54,12 @@ def _properties(place: Place) -> str:
 
 @pytest.fixture
 def port(place: Place, filled: FilledLake, tmp_path: Path) -> Iterator[int]:
-    """The port of a server that the page's commands have started."""
+    """The port of a server that was started with the page's commands."""
     (tmp_path / "thrift.properties").write_text(_properties(place))
     [script] = [block for block in blocks(PAGE, "bash") if "spark-submit" in block]
     script, count = re.subn(r"spark://\S+", place.cluster.url, script)
     assert count == 1
-    commands = re.sub(r"(?m)^export .*\n", "set -e\n", script)  # the environment has them
+    commands = re.sub(r"(?m)^export .*\n", "set -e\n", script)  # `_environment` sets them
     port = free_port()
     log = tmp_path / "log"
     with log.open("wb") as output:
@@ -91,7 +91,7 @@ def _listens(port: int) -> bool:
 
 
 def test_dbt_builds_through_the_server(place: Place, filled: FilledLake, port: int) -> None:
-    """It builds what the loader's build has built."""
+    """The tables equal those of the loader's own build."""
     project = filled.project
     [text] = blocks(PAGE, "yaml")
     [target] = yaml.safe_load(text).values()

@@ -20,6 +20,6 @@ def project(tmp_path: Path, spark: SparkSession) -> Project:
 
 @pytest.fixture
 def dbt(project: Project) -> DbtProject:
-    """The dbt project beside it, which installs the package."""
+    """The dbt project in the same folder, which installs the package."""
     schema = project.schema.replace("raw_", "analytics_")
     return DbtProject(project.spark, project.folder, schema=schema, raw_schema=project.schema)

@@ -1,9 +1,9 @@
-"""Names and values are data: whatever a source says, nothing expands, parses or runs it.
+"""Names and values from a source are data: nothing expands, parses or executes them.
 
-A marker is in the environment, where the JVM, dbt and the loader could read it. Names of tables,
-columns, fields, schemas, files and streams, comments, values, keys and cursors try to get at it,
-and to leave their quotes. The suite tries fixed examples together with random ones; more of these:
-STRANDLINE_EXAMPLES=20.
+An environment variable contains a marker, which the JVM, dbt and the loader could read. Names of
+tables, columns, fields, schemas, files and streams, comments, values, keys and cursors try to read
+it, and to break out of their quotes. The suite combines fixed examples with random ones;
+STRANDLINE_EXAMPLES=20 runs more of the random ones.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ LATE = "${env:STRANDLINE_MARKER}late"
 
 FINE = ("success", "pass", "warn", "skipped")
 
-# What an error must not be: somebody else's, with its trace or its class.
+# Errors must not contain traces, or classes and error codes of Spark and Java.
 FOREIGN = re.compile(r"Traceback|Exception|Py4J|\bat org\.|SQLSTATE|PARSE_SYNTAX|JVM stacktrace")
 
 
@@ -85,7 +85,7 @@ class Table:
 
     @property
     def keyed(self) -> list[list[str]]:
-        """The rows with keys of their own, and cursors that grow."""
+        """The rows with unique keys, and cursors that increase."""
         return [
             [f"{row[0]}{number}", f"{number}{row[1]}", *row[2:]]
             for number, row in enumerate(self.rows)
@@ -94,10 +94,10 @@ class Table:
 
 @dataclass(frozen=True)
 class World:
-    """What a project's sources hold.
+    """The tables of a project's sources.
 
     Attributes:
-        files: by their folders, whose names begin with the format.
+        files: by folder, whose name begins with the format.
     """
 
     database: list[Table]
@@ -106,7 +106,7 @@ class World:
 
     @classmethod
     def drawn(cls, seed: int) -> World:
-        """Returns the fixed tables, and one of each kind that a seed draws."""
+        """Returns the fixed tables, and one random table for each source."""
         draw = Drawing(Random(seed))
         [table], [stream], [file] = (draw.tables(1, limit) for limit in (63, 255, 100))
         form = draw.random.choice(("csv", "json"))
@@ -118,7 +118,7 @@ class World:
 
 
 class Drawing:
-    """Draws names and values."""
+    """Generates random names and values."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -127,14 +127,14 @@ class Drawing:
         return "".join(self.random.choices(PIECES, k=self.random.randint(0, 5)))
 
     def name(self, limit: int) -> str:
-        """A name of up to so many bytes."""
+        """Returns a name of at most `limit` bytes."""
         pieces = self.random.choices(PIECES, k=self.random.randint(1, 4))
-        # dbt-spark takes a column that begins with # for the end; Spark leaves out a field of JSON
-        # without a name
+        # dbt-spark stops at a column whose name begins with #, and Spark omits JSON fields whose name
+        # is empty
         return _cut("".join(pieces), limit).lstrip("#") or "x"
 
     def names(self, count: int, limit: int) -> list[str]:
-        """Names that differ by more than their case."""
+        """Returns names that differ in more than their case."""
         found: dict[str, str] = {}
         while len(found) < count:
             name = self.name(limit)
@@ -154,7 +154,7 @@ class Drawing:
 
 
 def _odd(name: str, *columns: str, values: Sequence[str], schema: str = "public") -> Table:
-    """Returns a table with a row of each value."""
+    """Returns a table with a row for each value."""
     comments = [values[number % len(values)] for number in range(len(columns) + 1)]
     return Table(name, list(columns), [[v] * len(columns) for v in values], comments, schema)
 
@@ -205,7 +205,7 @@ def _literal(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """A text that loader.yml takes literally."""
+    """Escapes a text for loader.yml, which then reads it literally."""
     return text.replace("${", "$${")
 
 
@@ -236,7 +236,7 @@ def _create(database: Any, table: Table) -> None:
 
 
 class Hostile:
-    """A loader and dbt project of its own, whose sources hold a world."""
+    """A loader and dbt project whose sources have the tables of a :class:`World`."""
 
     def __init__(self, folder: Path, warehouse: Path, like: Project, world: World) -> None:
         name = uuid.uuid4().hex[:8]
@@ -269,7 +269,7 @@ class Hostile:
         self.project.jdbc(database, ["*"], table_options=options)
 
     def tables(self) -> dict[str, dict[str, Table]]:
-        """All tables by their sources, and by their names there."""
+        """Returns all tables by source, and by name in the source."""
         database = {one.named: one for one in self.world.database}
         streams = {one.name: one for one in self.world.streams}
         return {"shop": database, "api": streams, "drop": self.world.files}
@@ -287,7 +287,7 @@ class Hostile:
         _, stem = memory["names"][f"{source}.{in_the_lake(name)}"]
         expected = [dict(sorted(zip(columns, row, strict=True))) for row in rows]
         built = self.project.spark.table(f"{self.dbt.schema}.{stem}_latest")
-        if source == "drop" and name.startswith("json"):  # whose fields Spark sorts
+        if source == "drop" and name.startswith("json"):  # Spark sorts its fields
             key = table.columns[0]
             found = [{key: row[key], **row["nested"].asDict()} for row in built.collect()]
             found = [dict(sorted(row.items())) for row in found]
@@ -310,15 +310,15 @@ class Hostile:
         program.configure()
 
     def drop(self) -> None:
-        """Tables of CSV files, and of JSON lines, in which an object holds most columns."""
+        """Writes CSV files, and JSON lines in which one object contains most columns."""
         options = {}
         for own, table in self.world.files.items():
             form, folder = own.partition("_")[0], self.folder / "drop" / own
             folder.mkdir(parents=True)
-            # Spark reads no name with a colon.
+            # Spark cannot read files whose name has a colon.
             name = _cut(re.sub("[/:]", "_", table.name), 200).rstrip("\\")
             with (folder / f"0{name}.{form}").open("w", newline="") as file:
-                if form == "csv":  # a line ends where it does, in quotes, too
+                if form == "csv":  # a line break ends a row even in quotes
                     lines = [table.columns, *table.keyed]
                     csv.writer(file).writerows([[_one_line(v) for v in line] for line in lines])
                 else:
@@ -337,7 +337,7 @@ class Hostile:
         return ran
 
     def build(self) -> dict[str, Any]:
-        """Builds everything with dbt, with its log; returns the results by model or test."""
+        """Runs `dbt build`, and keeps its log; returns the results by model or test."""
         self.dbt.install()
         heard: list[str] = []
         runner = dbtRunner(callbacks=[lambda event: heard.append(event.info.msg)])
@@ -354,7 +354,7 @@ class Hostile:
         return {one.node.name: one for one in done.result.results}
 
     def leaks(self) -> list[str]:
-        """Where the marker is."""
+        """Returns the outputs, files and tables that contain the marker."""
         found = ["output"] if MARKER in self.text else []
         mark = MARKER.encode()
         for top in (*self.lakes, self.folder):

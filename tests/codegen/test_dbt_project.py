@@ -1,4 +1,4 @@
-"""Finds the dbt project beside the spec, and what it already declares."""
+"""Codegen finds the dbt project next to the spec, and what the project already declares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever people do to a generated file, their edits survive the next run, comments included."""
+"""Edits of a generated file, including comments, survive the next run of codegen."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ GENERATED = _tables().map(_generated)
 
 @st.composite
 def _edited(draw: st.DrawFn, data: Data) -> Data:
-    """Edits like a person's: changes, deletions, additions, another order."""
+    """Edits the data like a user: changes, deletions, additions, another order."""
     mine = copy.deepcopy(data)
     [shop] = mine["sources"]
     for _ in range(draw(st.integers(0, 6))):
@@ -107,7 +107,7 @@ def _edit_table(draw: st.DrawFn, tables: list[Data], place: int, edit: str) -> N
 
 @st.composite
 def _written(draw: st.DrawFn, data: Data) -> str:
-    """Writes the data as some editor would: any layout, comments, blank lines."""
+    """Writes the data in a random layout, with random comments and blank lines."""
     layout = draw(st.sampled_from(["ours", "block", "mixed", "brackets"]))
     if layout == "ours":
         text = document(data, "Written by codegen", (2, 6))
@@ -135,7 +135,7 @@ def _written(draw: st.DrawFn, data: Data) -> str:
 
 
 def _flat(value: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
-    """Returns every node by path: scalars and one-value lists as they are, containers as a mark."""
+    """Returns every node by path: containers as their type, other values as they are."""
     if isinstance(value, dict):
         parts = {str(key): item for key, item in value.items()}
     elif is_keyed(path) and isinstance(value, list):
@@ -187,7 +187,7 @@ def test_no_edit_is_lost_and_twice_is_once(base: Data, new: Data, data: st.DataO
 def test_without_edits_the_file_says_what_codegen_says(base: Data, new: Data) -> None:
     text = document(base, "Written by codegen", (2, 6))
     merged = yaml.safe_load(_merged(base, text, new))
-    assert _flat(merged) == _flat(new)  # whatever the order of tables, columns and tests
+    assert _flat(merged) == _flat(new)  # regardless of the order of tables, columns, tests
 
 
 @settings(max_examples=50, deadline=None)

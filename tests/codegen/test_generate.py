@@ -1,4 +1,4 @@
-"""Repeated runs over a folder that people work in: what is written, updated, kept, left out."""
+"""Repeated runs of codegen on a folder that users edit: which files are written or kept."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def table(name: str, *columns: str, **facts: Any) -> Table:
 
 @dataclass
 class Project:
-    """A folder in memory, and codegen on it."""
+    """An in-memory folder on which codegen runs."""
 
     files: dict[str, str] = field(default_factory=dict)
     memory: Manifest = field(default_factory=Manifest)

@@ -1,6 +1,6 @@
-"""A database of many tables: synced, generated, built green; edited, generated again.
+"""Codegen for a database with many tables: the build passes, and later runs keep edits.
 
-STRANDLINE_LOOKUPS=15 makes it thirty; the suite does with fewer, because each takes some seconds.
+STRANDLINE_LOOKUPS=15 creates thirty tables; the suite uses fewer, because each takes some seconds.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from tests.sync.project import Project, Ran
 PLAIN = [f"plain_{number}" for number in range(1, 7)]
 LOOKUPS = [f"lookup_{n}" for n in range(int(os.environ.get("STRANDLINE_LOOKUPS", "2")))]
 ALIKE = [*PLAIN[1:5], *LOOKUPS[1:]]
-"""Generated like the first of its kind, and so not built."""
+"""Tables that are not built, because they are generated like another table of their kind."""
 ODD = ["Order Items", "we.ird", "order_items", "select", "naïve", "2024"]
 READ = ODD[2:]
-"""Built and read, but not tested: a test quotes these names as it quotes the first two."""
+"""Tables that are built but not tested: tests quote their names like those of the first two."""
 CURSORS = {"by_day": "date", "by_number": "int", "by_clock": "timestamp", "empty": "int"}
 
 
 def _create(database: Database) -> dict[str, dict[str, Any]]:
-    """Creates the tables, two rows each but in `empty`; returns the options that they need."""
+    """Creates the tables with two rows each, except `empty`; returns their options."""
     statements = []
     for name in [*PLAIN, *ODD, *LOOKUPS]:
         statements += [
@@ -88,7 +88,7 @@ def test_many_tables(project: Project, dbt: DbtProject, postgres_database: Datab
     fine = ("success", "pass", "no-op")  # no-op is for exposures
     assert {n: (r.status, r.message) for n, r in built.items() if r.status not in fine} == {}
     tests = [name for name in built if name.startswith("strandline_")]
-    # of each model, and of ledger and state of all raw tables; a full refresh has no ties
+    # for each model, and for the ledger and state; full refreshes have no test for ties
     assert len(tests) >= 2 * (len(models) - len(ALIKE) - len(READ)) - len(LOOKUPS)
     whole = {name.removesuffix(".sql") for name in models} & set(built)
     assert len(whole) == len(models) - len(ALIKE)

@@ -1,4 +1,4 @@
-"""Codegen writes the tests that fit a table, and leaves names of any kind unharmed."""
+"""Codegen writes the tests that suit a table, and escapes names of any kind."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_a_table_gets_the_tests_that_it_can_be_asked(
 
     assert tests_of([one], []) == [tests]
     assert tests_of([], [one]) == [tests]
-    # The latest table's test has found the ties already.
+    # The test of the latest table already finds the ties.
     assert tests_of([one], [one]) == [BOTH[:1], tests]
 
 

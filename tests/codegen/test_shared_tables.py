@@ -1,4 +1,4 @@
-"""A raw table shared by two sources: generated models, proofs and upkeep are per source."""
+"""If two sources share a raw table, models, tests and maintenance keep their rows apart."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_models_and_proofs_of_a_shared_table(
     assert outcome == ("warn", 1)
     assert _latest(dbt, "eu_orders_latest") == _rows(shards)
 
-    # What a full refresh of one source did not find is gone from that source only.
+    # Rows that a full refresh of one source did not find are deleted in that source only.
     shards["us"].execute("delete from orders where id = 1")
     project.run("--full-refresh", "--select", "us.orders")
     shards["eu"].execute("update orders set note = 'new', c = 6 where id in (1, 2)")
@@ -112,7 +112,7 @@ def test_models_and_proofs_of_a_shared_table(
     ]
     assert sorted(history) == [("eu", "eu1", False), ("eu", "new", True), ("us", "us1", False)]
 
-    # Compaction keeps a version of each source's key, and what each source's newest commit says.
+    # Compaction keeps one version of each source's keys, and each source's newest state.
     assert project.loader("compact", "--keep-versions", "1", "--expire-days", "0").code == 0
     assert _not_green(dbt, manifest, "test") == {}
     spark.sql(f"drop table {project.schema}._cq_state")
@@ -120,7 +120,7 @@ def test_models_and_proofs_of_a_shared_table(
     assert [ran.table(f"{name}.orders")["status"] for name in shards] == ["nothing new"] * 2
     assert _latest(dbt, "stale_latest") == _rows(shards)
 
-    # The data of one source does not justify the state of the other.
+    # A source's state must not be ahead of that source's own rows.
     state = project.state("eu.orders")
     ahead = json.dumps({**state, "batch": state["batch"] + 1}).replace("'", "\\'")
     spark.sql(f"insert into {project.schema}._cq_state values ('eu.orders', '{ahead}', 100, now())")

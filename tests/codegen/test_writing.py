@@ -1,4 +1,4 @@
-"""All files are written or none, whatever the disk does."""
+"""Codegen writes either all files or none, even if the disk fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file gets new contents, and not a byte of anybody else's is touched."""
+"""An update of a YAML file changes only the entries that differ, and no other byte."""
 
 from __future__ import annotations
 
