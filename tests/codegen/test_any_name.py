@@ -129,8 +129,8 @@ class Drawing:
     def name(self, limit: int) -> str:
         """Returns a name of at most `limit` bytes."""
         pieces = self.random.choices(PIECES, k=self.random.randint(1, 4))
-        # dbt-spark stops at a column whose name begins with #, and Spark omits JSON fields whose name
-        # is empty
+        # dbt-spark stops at a column whose name begins with #, and Spark omits JSON fields with an
+        # empty name
         return _cut("".join(pieces), limit).lstrip("#") or "x"
 
     def names(self, count: int, limit: int) -> list[str]:

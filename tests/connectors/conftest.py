@@ -1,4 +1,4 @@
-"""A project, and a connector whose records and bad days a test decides."""
+"""A project, and a connector whose records and failures a test chooses."""
 
 from __future__ import annotations
 

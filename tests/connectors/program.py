@@ -80,7 +80,7 @@ class Program:
         return self.project.run(*arguments)
 
     def calls(self, verb: str = "read") -> list[dict[str, Any]]:
-        """Returns how the connector was called."""
+        """Returns the recorded calls of the connector with a verb."""
         path = self.data.with_suffix(".calls")
         lines = path.read_text().splitlines() if path.exists() else []
         return [call for call in map(json.loads, lines) if call["verb"] == verb]

@@ -1,4 +1,4 @@
-"""A connector of another package is found by its entry point: the example of the interface."""
+"""A connector in another package is found by its entry point, like the example in the docs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that may be killed, on the suite's own lake."""
+"""Loader processes that a test may kill, on the suite's lake."""
 
 from __future__ import annotations
 

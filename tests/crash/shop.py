@@ -1,4 +1,4 @@
-"""Tables that are synced while somebody pulls the plug, and what must hold afterwards."""
+"""Tables for crash tests, and checks of the lake after a crash."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def configure(project: Project, database: Database, tables: list[str]) -> None:
 
 
 def batches_seen(project: Project, tables: list[str]) -> dict[str, list[tuple[int, int]]]:
-    """Returns what a reader sees now: for each table, its batches and their rows."""
+    """Returns the batches that a reader sees now, with their number of rows, for each table."""
     present = {row[1] for row in project.rows(f"show tables in {project.schema}")}
     counted = [
         f"select '{table}', _cq_batch, count(*) from raw.{table} group by all"
@@ -64,10 +64,10 @@ def batches_seen(project: Project, tables: list[str]) -> dict[str, list[tuple[in
 def assert_whole(
     project: Project, database: Database, tables: list[str], batches: Sequence[int]
 ) -> None:
-    """No gap, no torn batch, no double; state and ledger agree with the data.
+    """Checks for gaps, partial batches and duplicates, and that state and ledger agree with them.
 
     Args:
-        batches: rows of each batch, the same for every table.
+        batches: the number of rows of each batch, the same for every table.
     """
     expected = list(enumerate(batches, start=1))
     assert batches_seen(project, tables) == dict.fromkeys(tables, expected)

@@ -1,4 +1,4 @@
-"""A run inside the test process that does something when a table reaches a step."""
+"""Runs inside the test process that call a function when a table reaches a step."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run_with(
 
 
 def break_off(project: Project, step: str, tables: Sequence[str]) -> None:
-    """Runs these tables up to a step, where they fail: as durable as if they were killed there."""
+    """Runs these tables until they fail at a step; as much is durable as after a kill there."""
 
     def fail(now: str, table: str) -> None:
         if now == step:

@@ -1,4 +1,4 @@
-"""Long work is killed halfway: a backfill goes on, a full refresh starts over, unseen."""
+"""If long syncs are killed, a backfill resumes, and a full refresh starts over."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_backfill_goes_on_with_the_chunk_after_the_last(
     assert worker.died() == signal.SIGKILL
     begun = {"from": "1", "to": "50", "to_cursor": True, "done_to": "20"}
     assert project.state("shop.orders")["backfill"] == begun
-    # Without --to its end is the cursor, which a sync in between moves.
+    # Without --to, the backfill ends at the cursor, which this sync moves.
     postgres_database.execute("insert into orders values (51, 'changed')")
     project.run()
 
@@ -48,7 +48,7 @@ def test_a_backfill_goes_on_with_the_chunk_after_the_last(
 def test_a_full_refresh_starts_over(
     project: Project, postgres_database: Database, workers: Workers
 ) -> None:
-    """A reader sees each table as it was, until the whole refresh is there."""
+    """A reader sees the previous rows until the whole refresh is published."""
     worker = workers.take()
     tables = ["extracted", "staged"]
     shop.create(postgres_database, tables)

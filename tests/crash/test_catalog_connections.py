@@ -1,4 +1,4 @@
-"""The connections of a run to the database of a JDBC catalog."""
+"""A run needs few connections to a JDBC catalog's database, and replaces closed ones."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def catalog(postgres: Postgres) -> Iterator[Database]:
 def pipeline(
     spark: SparkSession, postgres_database: Database, catalog: Database, tmp_path: Path
 ) -> Pipeline:
-    """A project on this catalog, as a loop keeps it."""
+    """The pipeline of a project on this catalog, as `run --every` keeps it."""
     shop.create(postgres_database, TABLES)
     session = sibling(_shared_lake(spark, catalog, tmp_path).spark)
     profile = yaml.safe_load((ROOT / "profiles" / "profiles.yml").read_text())

@@ -1,7 +1,8 @@
 """A typical dbt project, built while a loader and compaction run, equals a rebuild.
 
-Three raw schemas; staging, snapshots, a history and a mart; then the mart alone in development,
-deferred to production. STRANDLINE_BUILDS says how often to build it.
+The project has three raw schemas, staging models, latest tables, a history and a mart. At the end,
+the mart alone is built in development, deferred to production. STRANDLINE_BUILDS sets the number of
+builds.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tests.sync.project import Project
 
 BUILDS = int(os.environ.get("STRANDLINE_BUILDS", "2"))
 PAUSE = 0.5
-"""Seconds between two loads: without, they take half of the machine from what they run beside."""
+"""Seconds between two loads, which would otherwise slow down the builds too much."""
 TABLES = {"eu": "orders_eu", "us": "orders_us", "crm": "customers"}
 KEY = {"unique_key": "id", "cursor_field": "at"}
 CQ = "_cq_source_name, _cq_sync_time, _cq_batch, _cq_seq, _cq_row_hash, _cq_deleted, _cq_generation"
@@ -57,7 +58,6 @@ PROOFS = {
     "customers": ["strandline.matches_raw", "strandline.unique_key"],
     "customers_history": ["strandline.matches_raw", "strandline.unique_key"],
 }
-"""The package itself tests ledger and state of the first raw schema; the others are declared."""
 OTHERS = [
     {
         "name": "_cq_syncs",
@@ -65,10 +65,11 @@ OTHERS = [
     },
     {"name": "_cq_state", "data_tests": ["strandline.state_consistent"]},
 ]
+"""Tests of ledger and state; the package itself has them only for the first raw schema."""
 
 
 def _projects(project: Project, database: Database) -> dict[str, Project]:
-    """A loader project for each raw schema."""
+    """Creates a loader project for each raw schema."""
     found = {}
     for name, table in TABLES.items():
         folder = project.folder / name
@@ -130,7 +131,7 @@ def _loading(
 
 
 def _await_loads(codes: list[int], count: int) -> None:
-    """Waits until so many loads have ended: a build must not be over before there is a batch."""
+    """Waits until so many loads have ended, so that new batches arrive between the builds."""
     began = time.monotonic()
     while len(codes) <= count:
         assert time.monotonic() - began < 300, "the loader does not go on"
@@ -173,7 +174,7 @@ def test_twenty_builds_beside_a_loader_and_compaction_are_a_rebuild(
     assert set(codes) == {0}
     assert heads[-1] > heads[0], "no batch came while dbt ran"
     dbt.artifacts = True
-    # the tests were green while the loader ran; now compare the rows themselves
+    # the dbt tests passed while the loader ran; now compare the rows themselves
     own = ("--exclude", "package:strandline")
     _built(dbt, *own, command="run")
     _built(dbt, *own, "--target", "anew", command="run")
@@ -182,7 +183,7 @@ def test_twenty_builds_beside_a_loader_and_compaction_are_a_rebuild(
     ids = [row["id"] for row in dbt.rows("orders")]
     every = "select id from orders_eu union all select id from orders_us order by id"
     assert sorted(ids) == [row[0] for row in postgres_database.query(every)]
-    # a developer builds the mart alone, over production's snapshots
+    # a developer builds the mart alone, on production's latest tables
     dbt.run("compile", "--target", "prod")
     (dbt.folder / "state").mkdir()
     shutil.copy(dbt.folder / "target" / "manifest.json", dbt.folder / "state")

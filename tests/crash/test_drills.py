@@ -1,4 +1,4 @@
-"""The drills of docs/recovery.md: an operator's bad days, and that all is well after each."""
+"""The drills of docs/recovery.md: after each failure, the lake is complete and consistent."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _table(step: str) -> str:
 def test_a_machine_that_is_paused_at_every_step(
     project: Project, postgres_database: Database
 ) -> None:
-    """It stands still for ten minutes; another machine takes the table over and syncs it."""
+    """While it is suspended, another machine takes over the table and syncs it."""
     steps = [step for step in STEPS if step not in ("recovered-state", "unlocked")]
     tables = [_table(step) for step in steps]
     shop.create(postgres_database, tables)
@@ -54,7 +54,7 @@ def test_a_machine_that_is_paused_at_every_step(
     heirs: list[Outcome] = []
 
     def heir(table: str) -> None:
-        """The other machine's kernel does not see this one's locks."""
+        """Syncs a table on another machine, whose kernel does not see this one's locks."""
         (folder / project.schema / f"{table}.lock").unlink()
         pipeline = Pipeline(load_spec(project.folder / "loader.yml"), project.spark)
         heirs.extend(run_tables(pipeline, Watch(), [f"shop.{table}"], False, 1))
@@ -83,7 +83,7 @@ def test_a_machine_that_is_paused_at_every_step(
 def test_a_clock_that_is_set_back(
     project: Project, postgres_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cursor is the database's and batches are ordered by number: the clock does not matter."""
+    """It has no effect: the database sets the cursor, and batches are ordered by number."""
     shop.create(postgres_database, ["orders"])
     shop.configure(project, postgres_database, ["orders"])
     project.run()
@@ -163,7 +163,7 @@ def test_a_warehouse_that_cannot_be_written(
 
 
 def test_a_state_store_that_is_gone(project: Project, postgres_database: Database) -> None:
-    """The state table is dropped, with all cursors: the newest commit has the cursor."""
+    """The state table is dropped; the cursor is restored from the newest commit."""
     shop.create(postgres_database, ["orders"])
     shop.configure(project, postgres_database, ["orders"])
     project.run()
@@ -210,7 +210,7 @@ def test_credentials_that_are_rotated_between_two_runs(
 def test_credentials_that_are_rotated_in_the_midst_of_a_run(
     project: Project, postgres_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was read before is kept; later tables fail by name, until the variable is updated."""
+    """Tables read before are kept; later ones fail, until the variable is updated."""
     database, user, tables = postgres_database, f"midst_{project.schema}", ["first", "second"]
     before, after = "old-Tr0ub4dor", "new-c0rrecthorse"
     shop.create(database, tables)
@@ -237,7 +237,7 @@ def test_credentials_that_are_rotated_in_the_midst_of_a_run(
     assert [outcome.table for outcome in outcomes if outcome.error is None] == ended
     assert str(lost.error).startswith(f"table {lost.table}: ")
     assert "password authentication failed" in str(lost.error)
-    # the loop goes on with the old password: each run says the same, and writes no batch
+    # runs with the old password report the same error, and write no batch
     for _ in range(2):
         ran = project.loader("run")
         assert ran.code == 1
@@ -255,7 +255,7 @@ def test_credentials_that_are_rotated_in_the_midst_of_a_run(
 
 
 def test_a_catalog_that_is_away_for_a_minute(spark: SparkSession, tmp_path: Path) -> None:
-    """Signs of life go on when it is back; whatever must be certain in between is refused."""
+    """Meanwhile, a lock cannot be confirmed; afterwards, heartbeats and locks work again."""
     from tests.crash.test_lease import _lake, _lease
 
     served = RestCatalog(spark, tmp_path / "served")
@@ -277,12 +277,12 @@ def test_a_catalog_that_is_away_for_a_minute(spark: SparkSession, tmp_path: Path
 
 
 def project_name(folder: Path) -> str:
-    """A catalog name that no other test uses."""
+    """Returns a catalog name that no other test uses."""
     return "".join(c for c in folder.name if c.isalnum())
 
 
 def test_a_newer_loader_on_the_same_lake(project: Project, postgres_database: Database) -> None:
-    """The older loader refuses what the newer one wrote, and reads and appends nothing."""
+    """The older loader refuses the newer one's state, and appends nothing."""
     shop.create(postgres_database, ["orders"])
     shop.configure(project, postgres_database, ["orders"])
     project.run()

@@ -1,4 +1,4 @@
-"""Who may write a table, and when a lease is taken over."""
+"""Leases: only one run may write a table, and the lease of a dead run is taken over."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ from tests.services.rest_catalog import RestCatalog
 from tests.sync.project import Project
 
 EXPIRY = 30.0
-"""Seconds of silence; fewer than the loader's own, so that the test waits less."""
+"""Seconds without a heartbeat after which a lease expires; the loader's default is longer."""
 
 
 class Clock:
-    """This machine's clock, which only waiting moves; a run elsewhere may live meanwhile.
+    """A fake clock of this machine, which only waiting advances.
 
     Attributes:
-        meanwhile: what happens elsewhere during a wait.
+        meanwhile: called during each wait, for events on another machine.
     """
 
     def __init__(self, meanwhile: Callable[[], object] = lambda: None) -> None:
@@ -76,7 +76,7 @@ def _lease(
 
 
 def _elsewhere(owners: LockStore, ago: float) -> None:
-    """Rewrites the record as another machine's, taken that long ago by its clock."""
+    """Makes the record another machine's, which took the lock that long ago by its own clock."""
     found = owners.read("orders")
     owner = LockRecord.from_json(found)
     assert owner is not None
@@ -91,7 +91,7 @@ def _ago(seconds: float) -> str:
 
 @pytest.fixture(params=["files", "catalog"])
 def owners(request: pytest.FixtureRequest, tmp_path: Path, spark: SparkSession) -> LockStore:
-    """Both places for records."""
+    """Each kind of store for lock records."""
     if request.param == "files":
         return FileLockStore(tmp_path)
     database: Database = request.getfixturevalue("postgres_database")
@@ -108,7 +108,7 @@ def rest_catalog(spark: SparkSession, tmp_path: Path) -> Iterator[RestCatalog]:
 
 @pytest.fixture
 def pyiceberg_catalog(tmp_path: Path) -> Iterator[PyIcebergCatalog]:
-    """A REST catalog on loopback with other rules for commits."""
+    """Another REST catalog on loopback, with different rules for commits."""
     catalog = PyIcebergCatalog(tmp_path / "pyiceberg")
     yield catalog
     catalog.stop()
@@ -138,7 +138,7 @@ def shared_lake(request: pytest.FixtureRequest, tmp_path: Path, spark: SparkSess
 
 
 def _shared_lake(spark: SparkSession, database: Database, folder: Path) -> Lake:
-    """A lake in a catalog that several machines could share: a PostgreSQL database."""
+    """Returns a lake whose catalog is a PostgreSQL database, which several machines could share."""
     setting = "spark.sql.catalog.shared"
     settings = {
         setting: "org.apache.iceberg.spark.SparkCatalog",
@@ -214,7 +214,7 @@ def test_another_machines_clock_does_not_matter(
     signs = 0
 
     def live() -> None:
-        """It gives a heartbeat every 20 seconds, by its own clock."""
+        """Sends a heartbeat of the other machine every 20 seconds, by that machine's clock."""
         nonlocal signs
         if clock.time >= 20 * (signs + 1):
             signs += 1
@@ -242,7 +242,7 @@ def test_another_machines_clock_does_not_matter(
     with pytest.raises(TableError, match="took over the table while this run was suspended"):
         far.confirm()
     late.confirm()
-    far.release()  # that the other one ends late changes nothing
+    far.release()  # a late release of the previous lease changes nothing
     late.confirm()
     late.release()
 
@@ -270,7 +270,7 @@ def test_who_was_stopped_has_not_watched() -> None:
     assert staleness.unchanged_for("a", "sign") == 0
     clock.time += 5
     assert staleness.unchanged_for("a", "sign") == 5
-    clock.time += 600  # this machine was paused, and the other with it
+    clock.time += 600  # this machine was suspended, and maybe the other one, too
     assert staleness.unchanged_for("a", "sign") == 15
     assert staleness.unchanged_for("a", "another sign") == 0
 
@@ -333,7 +333,7 @@ def test_many_tables_are_one_commit(spark: SparkSession, tmp_path: Path) -> None
     owners = CatalogLockStore(lake)
 
     def commits() -> int:
-        """Counts the versions of the table of records."""
+        """Returns the number of versions of the lock table."""
         place = str(lake.handle("_cq_locks").operations().current().metadataFileLocation())
         return int(re.findall(r"v(\d+)\.metadata", place)[0])
 
@@ -369,7 +369,7 @@ def test_of_many_tables_only_those_that_were_taken_over_are_refused(
     assert "took over the table" in str(lost)
     assert release_all(leases) == [None] * 3
     assert [owners.read(name) for name in names] == [None, taken, None]
-    for lease in leases:  # the locks of the files are free, too
+    for lease in leases:  # the file locks are free, too
         lease._lock.acquire(timeout=0)
         lease._lock.release()
 
@@ -392,7 +392,7 @@ def test_tables_whose_records_cannot_be_removed_free_their_files(
 
 
 class Elsewhere(CatalogLockStore):
-    """Another machine's records: before each swap somebody else is faster, as late as possible."""
+    """A lock store in which another run commits immediately before the first commit."""
 
     def __init__(self, lake: Lake, first: Callable[[], object]) -> None:
         super().__init__(lake)
@@ -409,21 +409,21 @@ def test_a_record_moves_only_from_what_was_read(shared_lake: Lake) -> None:
     owners = CatalogLockStore(shared_lake)
     assert owners.swap("main", None, "m")  # a table may have any name
     assert not owners.swap("orders", "nobody", "a")
-    # Between reading the record and the commit another run takes it: one of them holds the table.
+    # Another run takes the record between the read and the commit: only one holds the table.
     late = Elsewhere(shared_lake, lambda: owners.swap("orders", None, "early"))
     assert not late.swap("orders", None, "late")
     assert owners.read("orders") == "early"
-    # Another table's record is not in the way, even at that moment.
+    # A commit for another table at that moment does not make the swap fail.
     other = Elsewhere(shared_lake, lambda: owners.swap("customers", None, "c"))
     assert other.swap("orders", "early", "next")
-    # Releasing it is a swap like any other.
+    # A release is a swap like any other.
     late = Elsewhere(shared_lake, lambda: owners.swap("orders", "next", "again"))
     assert not late.swap("orders", "next", None)
     assert [owners.read(name) for name in ("orders", "customers", "main")] == ["again", "c", "m"]
     assert owners.swap("orders", "again", None)
     assert owners.read("orders") is None
-    # Released tables leave no trace: one snapshot per held table, and heartbeats add none. The
-    # branch has one, too.
+    # Each held table has one snapshot, and so has the branch; released tables have none, and new
+    # records of the same table add none.
     for sign in range(3):
         assert owners.swap("main", "m" if not sign else str(sign - 1), str(sign))
     assert len(list(shared_lake.handle("_cq_locks").snapshots())) == 3
@@ -432,7 +432,7 @@ def test_a_record_moves_only_from_what_was_read(shared_lake: Lake) -> None:
 def test_a_catalog_that_refuses_lock_records_is_quoted(
     spark: SparkSession, pyiceberg_catalog: PyIcebergCatalog, tmp_path: Path
 ) -> None:
-    """A refusal that no other run has caused is not another run's lock."""
+    """The error does not claim that another run holds the table."""
     lake = _lake(spark, pyiceberg_catalog.settings("refusing_" + uuid.uuid4().hex[:8]))
     owners = CatalogLockStore(lake)
     assert owners.swap("orders", None, None)  # the table exists
@@ -454,7 +454,7 @@ def test_a_catalog_that_refuses_lock_records_is_quoted(
 def test_a_run_that_waits_for_another_gives_heartbeats(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has locked other tables meanwhile, and a third machine must not take them for a dead's."""
+    """It already holds other tables, which a third machine must not take over."""
     clock = Clock()
     owners = FileLockStore(tmp_path)
     far = LockRecord("gone", "far", "another/1:1", 7, _ago(EXPIRY + 1)).to_json()

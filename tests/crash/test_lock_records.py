@@ -1,4 +1,4 @@
-"""The lock records of a shared catalog leave nothing behind that grows."""
+"""Lock records in a shared catalog are removed with their tags, snapshots and files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DAY = 86400.0
 
 
 def _there(lake: Lake) -> tuple[list[str], int, list[Path]]:
-    """Counts tags, snapshots and files of the table of records."""
+    """Returns the tags, the number of snapshots and the files of the lock table."""
     handle = lake.handle("_cq_locks")
     folder = Path(str(handle.location()).removeprefix("file:")) / "metadata"
     files = [path for path in folder.iterdir() if not path.name.endswith(".crc")]
@@ -34,7 +34,7 @@ def _there(lake: Lake) -> tuple[list[str], int, list[Path]]:
 
 
 def test_runs_leave_nothing_of_their_locks(shared_lake: Lake, tmp_path: Path) -> None:
-    """Runs over three tables, some of which meet another run as they take them."""
+    """Each run locks three tables; while some of them do, another run locks a table, too."""
     owners = CatalogLockStore(shared_lake)
     for number in range(6):
         mine: CatalogLockStore = owners
@@ -51,14 +51,14 @@ def test_runs_leave_nothing_of_their_locks(shared_lake: Lake, tmp_path: Path) ->
         owners.write_heartbeat(f"run{number}", None)
         owners.swap("other", "{}", None)
         assert _there(shared_lake)[:2] == (["main"], 1)
-    assert owners.delete_old(DAY) == 0  # files that were written in vain are still young
+    assert owners.delete_old(DAY) == 0  # unused files are still too new to be deleted
     owners.delete_old(0)
     # The last versions of the metadata, the hint, and the manifest list of the branch.
     assert len(_there(shared_lake)[2]) <= 8
 
 
 def test_records_that_are_damaged_are_named(spark: SparkSession, tmp_path: Path) -> None:
-    """The error names the table of records, not the one to be locked, and says what to do."""
+    """The error names the lock table, not the table to be locked, and the remedy."""
     setting = "spark.sql.catalog.broken"
     lake = _lake(
         spark,
@@ -84,7 +84,7 @@ def test_records_that_are_damaged_are_named(spark: SparkSession, tmp_path: Path)
 
 
 def test_a_record_that_is_none_is_somebodys(tmp_path: Path) -> None:
-    """Cut off, of another kind or no text: it neither fails a run nor is ignored."""
+    """A truncated or malformed record does not fail a run, but is not ignored, either."""
     odd = {"run_id": 1, "host": [], "place": "", "pid": "x", "taken_at": 5}
     for record in (b"{", b"\xff\xfe", b"[]", json.dumps(odd).encode()):
         owners = FileLockStore(tmp_path)
@@ -113,7 +113,7 @@ def test_what_dead_runs_left_is_swept(shared_lake: Lake) -> None:
     assert (written.exists(), young.exists()) == (False, True)
     assert _there(shared_lake)[0] == ["main", "owner.orders", "run.held", "run.lives"]
     assert owners.delete_old(DAY) == 0
-    # a record that outlived its run, and its heartbeat, go when the next run takes the table
+    # the record and heartbeat of a dead run are removed when the next run takes the table
     assert owners.swap("orders", held, None)
     owners.remove_heartbeat("held")
     assert _there(shared_lake)[0] == ["main", "run.lives"]

@@ -1,4 +1,4 @@
-"""`loader run --every` as a real process: a signal ends it, and its work stays."""
+"""`loader run --every` as a real process: a signal ends it, and synced rows are kept."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_a_signal_ends_the_loop(
     shop.configure(project, postgres_database, ["orders"])
     worker = workers.take()
     worker.start(project, "run", "--every", "1s")
-    # Its output comes at its end; its rows are in the lake.
+    # Its output is available only at its end, so wait for its rows in the lake.
     deadline = time.monotonic() + 240
     while time.monotonic() < deadline:
         if project.lake().exists("_cq_syncs") and project.rows(

@@ -1,29 +1,29 @@
-"""Killed at every step, and run again: as if nothing had happened.
+"""If a run is killed at any step, the next run leaves no gap, partial batch or duplicate.
 
-A crash leaves what is durable, and tables share nothing durable but the state table and the
-ledger, which both take whole commits. So one crash tests many tables: each is at a different step
-when the process dies (`LOADER_CRASH_AT` with several places), and the next run finds all of these
-positions at once. Tables that are to recover have failed before, once they were published. What is
-durable when a step is reached:
+Only durable changes survive a crash, and tables share none of them except the state table and the
+ledger, which change in whole commits. So one crash tests many tables: each is at a different step
+when the process dies (`LOADER_CRASH_AT` lists several places), and the next run recovers all of
+them. Tables at the steps of a recovery have failed once before, after they were published. Durable
+when a step is reached:
 
 =================  ==============================================================================
-locked             the owner's record of the lock
-recovered-state    after a crash: the newest commit's state, and not its ledger row
-recovered          after a crash: both; else nothing more than at `locked`
-windowed           nothing more: the window is the process's own
-extracted          nothing more: the rows are the process's own
+locked             the lock record
+recovered-state    after a crash: the newest commit's state, but not its ledger row
+recovered          after a crash: both; otherwise, nothing more than at `locked`
+windowed           nothing more: only the process knows the window
+extracted          nothing more: only the process has the rows
 prepared           the raw table, empty or altered (tests/drift/test_crash.py)
 staged             a snapshot that no reader sees
-published          the batch; neither state nor ledger
+published          the batch; not the state, not the ledger row
 state-recorded     the state; not the ledger row
-ledger-recorded    the ledger row; the lock's record is still there
-unlocked           the lock's record is gone
+ledger-recorded    the ledger row; the lock record still exists
+unlocked           the removal of the lock record
 =================  ==============================================================================
 
-A kill leaves everything that the steps before it made durable. So `extracted` stands for
-`windowed`, and in a first sync for `locked` as well. A single table differs only if it is the
-lake's first: then state table and ledger are new, too. That is tested at the steps on both sides
-of each of their first commits.
+A kill leaves everything that earlier steps made durable. So `extracted` also covers `windowed`,
+and, in a first sync, `locked`. A single table is different only if it is the lake's first: then the
+state table and the ledger are new, too. This is tested at the steps before and after their first
+commits.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ FIRSTS = [step for step in LATER if step != "locked"]
 
 
 def _killed(worker: Worker, project: Project, places: dict[str, str]) -> None:
-    """Runs until each of these tables is at its step, and dies there."""
+    """Runs until each of these tables has reached its step, where the process dies."""
     crash_at = ",".join(f"{step}:shop.{table}" for table, step in places.items())
     chosen = [option for table in places for option in ("--select", f"shop.{table}")]
     worker.start(project, "run", "--concurrency", str(len(places)), *chosen, crash_at=crash_at)
@@ -60,7 +60,7 @@ def _killed(worker: Worker, project: Project, places: dict[str, str]) -> None:
 def test_killed_at_every_step_of_a_first_and_of_an_incremental_sync(
     project: Project, postgres_database: Database, workers: Workers
 ) -> None:
-    """No gap, no torn batch, no double: 19 tables, each at a different step."""
+    """19 tables, each at a different step: no gap, no partial batch, no duplicate."""
     victim = workers.take()
     first = {f"first_{step.replace('-', '_')}": step for step in FIRSTS}
     later = {f"later_{step.replace('-', '_')}": step for step in LATER}
@@ -93,9 +93,9 @@ def test_killed_at_every_step_of_a_first_and_of_an_incremental_sync(
 def test_killed_while_several_tables_are_recorded(
     project: Project, postgres_database: Database, workers: Workers
 ) -> None:
-    """One commit for all states, one for the ledger: it dies between them.
+    """It dies between the commit of all states and the commit of all ledger rows.
 
-    They are the lake's first: there is no ledger yet. Later ones are not committed one by one.
+    The tables are the lake's first, so there is no ledger yet. Later syncs use one commit, too.
     """
     victim = workers.take()
     names = shop.names(3)
@@ -128,7 +128,7 @@ def _states(project: Project, version: int) -> int:
 
 
 def _recorded(project: Project, batch: int) -> int:
-    """Returns in how many tables' rows the ledger knows a batch."""
+    """Returns how many tables have a ledger row for this batch."""
     if not project.lake().exists("_cq_syncs"):
         return 0
     [(count,)] = project.rows(f"select count(*) from raw._cq_syncs where batch = {batch}")
@@ -139,7 +139,7 @@ def _recorded(project: Project, batch: int) -> int:
 def test_killed_in_the_first_sync_of_a_lake(
     project: Project, postgres_database: Database, workers: Workers
 ) -> None:
-    """The batch is there; state table and ledger are not. With a state: see the test above."""
+    """The batch is published, but there is no state table. The test above has a state table."""
     victim = workers.take()
     shop.create(postgres_database, ["orders"])
     shop.configure(project, postgres_database, ["orders"])

@@ -1,4 +1,4 @@
-"""The disk fails under a run."""
+"""The disk fills up during a run: no partial batch is visible, and the next run succeeds."""
 
 from __future__ import annotations
 

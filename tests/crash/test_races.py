@@ -1,6 +1,6 @@
-"""Two loaders on one table, started together again and again.
+"""Two loader processes that sync one table at the same time: only one appends the new row.
 
-STRANDLINE_RACES=100 says how often; the suite does it six times, because each takes some seconds.
+STRANDLINE_RACES sets the number of rounds; the default is six, because each takes some seconds.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def test_two_processes_race_for_one_table(
             status = reported["status"]
             assert (ran.code, status) in (
                 (0, "synced"),
-                (0, "nothing new"),  # it came when the other was done
+                (0, "nothing new"),  # it started when the other had finished
                 (1, "locked"),
             ), ran.text
             statuses.append(status)

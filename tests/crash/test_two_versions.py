@@ -23,12 +23,12 @@ NEWER = (
 
 
 class Died(Exception):
-    """The run that is killed at a step."""
+    """Stops a run at a step, like a kill."""
 
 
 @contextmanager
 def _newer() -> Iterator[None]:
-    """A newer loader in this process: it means something else by a state, and marks it."""
+    """Makes this process act like a newer loader, whose states have a higher format number."""
 
     def to_json(state: TableState) -> str:
         return json.dumps({**json.loads(plain(state)), "format": 2}, sort_keys=True)
@@ -42,7 +42,7 @@ def _newer() -> Iterator[None]:
 
 @pytest.fixture
 def shop_project(project: Project, postgres_database: Database) -> Project:
-    """One table, synced once, with changes to come."""
+    """A project with a table that was synced once and has changed since."""
     shop.create(postgres_database, ["orders"])
     shop.configure(project, postgres_database, ["orders"])
     project.run()
@@ -53,7 +53,7 @@ def shop_project(project: Project, postgres_database: Database) -> Project:
 def test_an_upgrade_in_the_midst_of_an_older_loaders_run(
     shop_project: Project, postgres_database: Database
 ) -> None:
-    """The newer one skips the table while the older one holds it, then goes on from there."""
+    """The newer loader skips the table while the older one holds it, and then continues."""
     project, met = shop_project, []
 
     def newer(step: str, name: str) -> None:
@@ -75,7 +75,7 @@ def test_an_upgrade_in_the_midst_of_an_older_loaders_run(
 def test_a_newer_loader_that_died_before_it_stored_its_state(
     shop_project: Project, postgres_database: Database
 ) -> None:
-    """Its batch is in raw; no command of the older loader overwrites its state with older state."""
+    """Its batch is published; no command of the older loader replaces its state."""
     project = shop_project
 
     def die(step: str, name: str) -> None:
@@ -102,7 +102,7 @@ def test_a_newer_loader_that_died_before_it_stored_its_state(
 
 
 def test_a_state_of_a_newer_loader_over_older_commits(shop_project: Project) -> None:
-    """A cursor was set by hand with the newer loader: no command of the older one overwrites it."""
+    """The newer loader has set a cursor: no command of the older one overwrites it."""
     project = shop_project
     with _newer():
         moved = ("state", "set", "shop.orders", "2025-01-01 00:00:00+00:00")
@@ -124,7 +124,7 @@ def test_a_state_of_a_newer_loader_over_older_commits(shop_project: Project) -> 
 def test_tables_with_columns_of_a_newer_loader(
     shop_project: Project, postgres_database: Database
 ) -> None:
-    """An older loader leaves them null, unless the newer one has raised the state's form."""
+    """An older loader leaves them null, unless the newer one has raised the state's format."""
     project = shop_project
     for table in ("_cq_state", "_cq_syncs", "orders"):
         project.spark.sql(f"alter table {project.schema}.{table} add column _cq_later string")

@@ -1,8 +1,8 @@
 """A separate process that runs `loader` commands on demand, with Spark already started.
 
 Reads one JSON object per line, ``{"arguments": […], "environment": {…}}``, and answers with one:
-``{"code": …, "output": …}``. The loader does here what it does under its own command; only the
-wait for Spark's start is saved. Its argument is the folder of profiles.yml.
+``{"code": …, "output": …}``. Commands do the same here as in the `loader` program, but do not wait
+for Spark to start. The program's argument is the folder of profiles.yml.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from loader.spark.session import session
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPIRY = "STRANDLINE_TEST_EXPIRY"
-"""A variable of a request: seconds without a heartbeat until another machine's run is ignored."""
+"""A variable of a request: seconds without a heartbeat after which a lease expires."""
 
 
 def _set_expiry(seconds: float) -> None:
-    """Makes leases expire after these seconds, and adapts the interval of heartbeats."""
+    """Makes leases expire after this time, and adapts the interval of heartbeats."""
     Lease.__init__.__defaults__ = (seconds, *(Lease.__init__.__defaults__ or ())[1:])
     Heartbeat.__init__.__defaults__ = (seconds / 6,)
 

@@ -1,4 +1,4 @@
-"""Loader processes to be killed; one that is left alive is handed out again."""
+"""Loader processes that tests may kill; those that stay alive are reused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Worker:
     Args:
         profiles: the folder of its profiles.yml.
         environment: its variables; by default those of this process.
-        within: the beginning of its command, which runs the rest.
+        within: a command prefix, such as `unshare`.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Worker:
         return -code
 
     def stop(self) -> str:
-        """Ends the process as a program ends; returns what it and its JVM have logged."""
+        """Lets the process exit normally; returns the log of the process and its JVM."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.process.wait()

@@ -1,4 +1,4 @@
-"""A project for each test."""
+"""Fixtures for the tests of schema changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Short notation for schemas, and raw tables that follow them without Spark."""
+"""A short notation for schemas, and a model of a raw table that follows them, without Spark."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def schema(columns: dict[str, Any]) -> t.StructType:
 
 
 def altered(raw: t.StructType, alteration: Alteration) -> t.StructType:
-    """Alters raw as Iceberg would; raises if Iceberg would refuse."""
+    """Alters a raw table's schema like Iceberg; raises if Iceberg would refuse."""
     found = _altered(raw, alteration.path, alteration)
     assert isinstance(found, t.StructType)
     return found
@@ -108,7 +108,7 @@ def _more_digits(old: t.DataType, new: t.DataType) -> bool:
 
 @dataclass(frozen=True)
 class Table:
-    """A raw table, and what is remembered about its source."""
+    """The schema of a raw table, and the source's schema that is stored with it."""
 
     raw: t.StructType
     remembered: SourceSchema | None
@@ -125,22 +125,22 @@ class Table:
         return derive_drift(self.raw, self.remembered, source, policy)
 
     def prepared(self, found: Drift) -> Table:
-        """Alters raw, and publishes nothing."""
+        """Alters the raw table, and publishes nothing."""
         raw = self.raw
         for alteration in found.alterations:
             raw = altered(raw, alteration)
         return Table(raw, found.before if found.alterations else self.remembered)
 
     def published(self, found: Drift) -> Table:
-        """Alters raw, and publishes a batch."""
+        """Alters the raw table, and publishes a batch."""
         return Table(self.prepared(found).raw, found.after)
 
     def synced(self, source: t.StructType, policy: EvolutionPolicy = TERMS) -> tuple[Table, Drift]:
-        """Does a whole sync."""
+        """Alters the raw table and publishes a batch; also returns the drift."""
         found = self.drift(source, policy)
         return self.published(found), found
 
     @property
     def columns(self) -> dict[str, str]:
-        """Returns raw's columns without the loader's own."""
+        """Returns the raw table's columns without the loader's own."""
         return {f.name: f.dataType.simpleString() for f in self.raw.fields if f.name not in COLUMNS}

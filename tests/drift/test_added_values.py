@@ -1,4 +1,4 @@
-"""A column that is added with a default, or renamed: an ALTER moves no cursor, no value is lost."""
+"""Values of a column that an ALTER adds or renames are read, although no cursor changes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ AGAIN = "rows that were read before have values in"
 
 
 def _latest(project: Project, *columns: str) -> list[tuple[object, ...]]:
-    """Reads the newest version of each key, as a snapshot does."""
+    """Reads the newest version of each key, like a latest table."""
     newest = "struct(_cq_generation, c, _cq_batch, _cq_seq)"
     values = ", ".join(f"max_by({column}, {newest}) as {column}" for column in columns)
     return project.rows(f"select id, {values} from raw.t group by id order by id")
@@ -50,7 +50,7 @@ def test_rows_that_were_read_before_get_the_values_of_a_new_column(
     ran = project.run()
     assert (ran.table("shop.t")["status"], _told(ran)) == ("nothing new", [])
 
-    # nobody writes a row: the ALTER alone is found
+    # no row is written: the ALTER alone is detected
     database.execute("alter table t rename column a to b")
     ran = project.run()
     assert (ran.table("shop.t")["appended"], len(_told(ran))) == (3, 1)
@@ -69,7 +69,7 @@ def test_rows_that_were_read_before_get_the_values_of_a_new_column(
 def test_a_backfill_leaves_the_values_of_a_new_column_to_the_next_run(
     project: Project, postgres_database: Database
 ) -> None:
-    """It reads only some of the rows, and must not record the column as loaded."""
+    """It reads only some of the rows, so it must not record the column as loaded."""
     postgres_database.execute(
         "create table t (id int primary key, c int)",
         "insert into t values (1, 1), (2, 2), (3, 3)",
@@ -122,7 +122,7 @@ def test_the_row_at_the_cursor_does_not_contradict_itself_once_a_type_has_change
     project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "c"}})
     project.run()
     postgres_database.execute("alter table t alter column a type text")
-    assert project.run().table("shop.t")["appended"] == 1  # into another column of raw
+    assert project.run().table("shop.t")["appended"] == 1  # into another column
     assert project.rows("select _cq_generation, a, a__string from raw.t order by 1") == [
         (1, 10, None),
         (2, None, "10"),
@@ -132,7 +132,7 @@ def test_the_row_at_the_cursor_does_not_contradict_itself_once_a_type_has_change
 def test_a_run_that_ends_at_any_step_of_the_second_read_loses_no_value(
     project: Project, postgres_database: Database
 ) -> None:
-    """After the ALTER of raw and before the batch is published, too."""
+    """This includes a run that ends after it has altered the raw table."""
     tables = {step.replace("-", "_"): step for step in STEPS}
     for table in tables:
         postgres_database.execute(

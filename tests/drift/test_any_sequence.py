@@ -1,4 +1,4 @@
-"""Whatever a source's schema becomes, in whatever order, its rows fit into raw."""
+"""After any sequence of schema changes, the source's rows fit into the raw table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ decimals = st.builds(
     lambda whole, scale: t.DecimalType(whole + scale, scale), st.integers(1, 20), st.integers(0, 6)
 )
 scalars = st.one_of(st.sampled_from(list(TYPES.values())), decimals)
-# The same names come again, also in another case: dropped, re-added, renamed, swapped.
+# Few names, some in two cases, so that columns are dropped, re-added, renamed and swapped.
 names = st.sampled_from(["id", "a", "A", "b", "B", "über", "a b", "x.y", "select", "1st", "b`q"])
 
 
@@ -85,7 +85,7 @@ def test_rows_fit_and_every_change_is_told_once(
 
 
 def _inner_order_aside(before: t.StructType, source: t.StructType) -> bool:
-    """Returns whether a struct's fields only changed their order, which is not logged."""
+    """Returns whether there are nested structs, whose fields may change their order unreported."""
     return any("struct" in one.simpleString()[6:] for one in (before, source))
 
 

@@ -1,4 +1,4 @@
-"""Column names in a raw table that follows its source, and changes between two looks at it."""
+"""Columns with any name are added and altered, and changes during a run are detected."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _quoted(name: str) -> str:
 
 @pytest.fixture
 def table(project: Project, postgres_database: Database) -> Database:
-    """One row, synced."""
+    """A table with one row that was synced."""
     postgres_database.execute(
         "create table t (id int primary key, c int)", "insert into t values (1, 1)"
     )
@@ -106,7 +106,7 @@ def test_a_variant_whose_name_is_taken(project: Project, table: Database) -> Non
     )
     table.execute("alter table t rename v__string to other")
     project.run()
-    # raw keeps the renamed column
+    # the raw table keeps the renamed column
     assert project.rows(
         "select id, v, v__string, v__string_2, other from raw.t where id > 1 order by _cq_batch, id"
     ) == [
@@ -164,7 +164,7 @@ def test_a_column_that_is_added_while_a_run_begins(
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its rows were read without it, and would lie below the cursor ever after."""
+    """Otherwise, rows read without it would stay below the cursor, and never be read again."""
     table: Database = request.getfixturevalue(database)
     table.execute("create table t (id int primary key, c int)", "insert into t values (1, 1)")
     project.jdbc(table, ["t"], table_options={"t": {"cursor_field": "c"}})

@@ -1,4 +1,4 @@
-"""Killed between altering raw and publishing the batch: the ledger lists each change once."""
+"""After a kill between altering and publishing, the ledger lists each schema change once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STEPS = ["extracted", "prepared", "staged", "published", "state-recorded"]
 
 
 def _create(database: Database, project: Project, tables: list[str]) -> None:
-    """Synced tables whose columns have changed since."""
+    """Creates and syncs tables, and then changes their columns."""
     for t in tables:
         database.execute(
             f"create table {t} (id int primary key, c int, note text, gone text)",
@@ -45,7 +45,7 @@ def _told(project: Project, table: str) -> list[tuple[object, ...]]:
 
 @pytest.mark.slow
 def test_killed(project: Project, postgres_database: Database, workers: Workers) -> None:
-    """Six tables, each at a different step; the source of one changes once more after that."""
+    """Six tables, each at its own step; one source table is altered again after the kill."""
     worker = workers.take()
     places = {step.replace("-", "_"): step for step in STEPS} | {"changed_again": "prepared"}
     _create(postgres_database, project, list(places))

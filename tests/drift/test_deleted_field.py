@@ -1,4 +1,4 @@
-"""A column that marks deleted rows makes tombstones of them."""
+"""`deleted_field`: rows that a column marks as deleted become tombstones."""
 
 from __future__ import annotations
 

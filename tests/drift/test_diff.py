@@ -1,4 +1,4 @@
-"""What each change of a source does to raw, and what the ledger lists; without Spark."""
+"""How each schema change alters the raw table, and how the ledger describes it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.drift.schemas import TERMS, Table, of, schema
 
 KEYED = replace(TERMS, key=("id",), cursor="c")
 
-# the column's type, its new one; the ledger's note; the clauses
+# the column's type; its new type; the ledger's note; the clauses of ALTER TABLE
 IN_PLACE: list[tuple[Any, Any, str, list[str]]] = [
     ("int", "bigint", "widened x int to bigint", ["alter column `x` type bigint"]),
     ("float", "double", "widened x float to double", ["alter column `x` type double"]),
@@ -77,7 +77,7 @@ IN_PLACE: list[tuple[Any, Any, str, list[str]]] = [
     ("char", "varchar", "", []),
 ]
 
-# the column's type, its new one; the type-specific column, its type
+# the column's type; its new type; the type-specific column; its type
 VARIANTS: list[tuple[Any, Any, str, str]] = [
     ("int", (20, 0), "x__decimal_20_0", "decimal(20,0)"),
     ("bigint", (20, 0), "x__decimal_20_0", "decimal(20,0)"),

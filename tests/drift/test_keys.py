@@ -1,4 +1,4 @@
-"""Columns of key and cursor: a change of type is refused, or accepted if raw can follow."""
+"""A type change of a key or cursor is refused, or can be accepted if it widens the column."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ACCEPT = "--accept-key-change"
 
 @pytest.fixture
 def table(project: Project, postgres_database: Database) -> Database:
-    """Three rows, synced."""
+    """A table with three rows that were synced."""
     postgres_database.execute(
         "create table t (id int primary key, c int, note text)",
         "insert into t select n, n, 'n' from generate_series(1, 3) n",
@@ -72,11 +72,11 @@ OTHERS = {
     "cursor_text": ("c", "cursor", "text", "string"),
     "cursor_numeric": ("c", "cursor", "numeric(20, 0)", "decimal(20,0)"),
 }
-"""By table: the column, its role, its new type, and how Spark calls that."""
+"""By table: the column, its role, its new type, and Spark's name for the type."""
 
 
 def test_any_other_asks_to_load_anew(project: Project, postgres_database: Database) -> None:
-    """A table for each change."""
+    """Each change is tested on a table of its own."""
     for table in OTHERS:
         postgres_database.execute(
             f"create table {table} (id int primary key, c int, note text)",

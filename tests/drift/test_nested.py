@@ -1,4 +1,4 @@
-"""Structs, arrays and maps whose inner fields change: raw and its rows."""
+"""Inner fields of structs, arrays and maps change: the raw table is altered to match."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OWN = {*COLUMNS, "_file_modified_at", "_file_path"}
 
 
 class Files:
-    """JSON files an hour apart; each step declares its columns again."""
+    """JSON files whose times are an hour apart; each sync declares the columns anew."""
 
     def __init__(self, project: Project) -> None:
         self.project = project
@@ -35,12 +35,12 @@ class Files:
         return self.project.run()
 
     def types(self) -> dict[str, str]:
-        """Returns raw's columns."""
+        """Returns the raw table's columns."""
         fields = self.project.lake().frame("t").schema.fields
         return {f.name: f.dataType.simpleString() for f in fields if f.name not in OWN}
 
     def raw(self, columns: str) -> list[tuple[Any, ...]]:
-        """Returns raw's rows, in order of arrival."""
+        """Returns the raw table's rows, in order of arrival."""
         rows = self.project.lake().frame("t").orderBy("_cq_batch", "_cq_seq")
         found = rows.selectExpr(*columns.split(", ")).collect()
         return [tuple(row.asDict(recursive=True).values()) for row in found]
@@ -65,7 +65,7 @@ def test_fields_are_added_dropped_and_widened_wherever_they_lie(project: Project
         "id int, n array<bigint>, s struct<`c d`: struct<e: date>, a: bigint>, "
         "l array<struct<y: string, x: bigint>>, m map<string, struct<w: decimal(5,2), v: bigint>>"
     )
-    # Rows that are read again are the same, except for the field that they lost.
+    # Rows that are read again are unchanged, except for the field that they lost.
     new: dict[str, Any] = {
         "s": {"a": 2**40, "c d": {"e": "2025-01-31"}},
         "l": [{"y": "y", "x": 2**40}],

@@ -1,4 +1,4 @@
-"""PostgreSQL: values that an ALTER changes without writing a row."""
+"""PostgreSQL: values that an ALTER changes without writing a row are read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CHANGED = "labels of an enum or the expression of a virtual column may have chan
 
 
 def _latest(project: Project, table: str, column: str = "status") -> list[tuple[object, ...]]:
-    """Reads the newest version of each key, as a snapshot does."""
+    """Reads the newest version of each key, like a latest table."""
     newest = f"max_by({column}, struct(_cq_generation, c, _cq_batch, _cq_seq))"
     return project.rows(f"select id, {newest} from raw.{table} group by id order by id")
 
@@ -78,7 +78,7 @@ def test_a_renamed_label_of_an_enum_is_read(project: Project, postgres_database:
 def test_without_a_key_renamed_labels_and_new_defaults_are_reported(
     project: Project, postgres_database: Database
 ) -> None:
-    """Rows that are read again would be appended beside the older ones."""
+    """If such rows were read again, they would be appended as duplicates."""
     postgres_database.execute(
         "create type mood as enum ('calm', 'rough')",
         "create table log (c int, status mood)",

@@ -1,4 +1,4 @@
-"""Which rows count as the same: case and order of names and widths do not matter, all else does."""
+"""Rows are equal if only the case or order of names, nulls or the width of numbers differ."""
 
 from __future__ import annotations
 
@@ -59,7 +59,6 @@ DIFFERENT = [
 
 def _hash(spark: SparkSession, columns: str) -> int:
     rows = spark.sql(f"select {columns}")
-    # Through a file, like a row of raw: a literal's own nullability must not matter.
     [row] = rows.select(row_hash(rows.schema).alias("h"), f.lit(1)).collect()
     found: int = row["h"]
     return found

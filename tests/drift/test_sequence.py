@@ -1,4 +1,4 @@
-"""A PostgreSQL table through every change: raw, ledger, snapshot and history after each."""
+"""After each change of a PostgreSQL table, the raw table, ledger and dbt models are correct."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ FIRST = {
 
 
 class Driven:
-    """The table `t`, its raw table, a snapshot and a history of it.
+    """The table `t`, its raw table, its latest table and its history.
 
-    Row 2 has the highest cursor throughout: each sync reads it again. Row 1 is never touched.
+    Row 2 always has the highest cursor, so each sync reads it again. Row 1 never changes.
     """
 
     def __init__(self, project: Project, database: Database, folder: Path) -> None:
@@ -65,7 +65,7 @@ class Driven:
         self.build("history", "REBUILD")
 
     def quiet(self, *ddl: str) -> None:
-        """Makes a change that no row shows: the boundary row is recognised, nothing is logged."""
+        """Makes a change that does not change rows: nothing is appended or recorded."""
         self.database.execute(*ddl)
         before = self.project.rows("describe table raw.t")
         ran = self.project.run().table("shop.t")
@@ -84,8 +84,8 @@ class Driven:
 
         Args:
             reported: the ledger's note.
-            columns: raw's columns that it adds or widens.
-            routes: source's columns that go into another one of raw.
+            columns: the raw table's columns that it adds or widens.
+            routes: the source's columns whose values go into another column.
         """
         self.database.execute(*ddl)
         self.clock += 2
@@ -103,7 +103,7 @@ class Driven:
         routes: dict[str, str] | None = None,
         build: str = "MERGE",
     ) -> None:
-        """Syncs and builds; compares raw, ledger and snapshot."""
+        """Syncs and builds; checks the raw table, the ledger and the latest table."""
         ran = self.project.run().table("shop.t")
         self.batches += 1
         assert (ran["batch"], ran["appended"]) == (self.batches, len(touched))
@@ -116,7 +116,7 @@ class Driven:
         self.build("latest", build)
 
     def build(self, model: str, verb: str) -> None:
-        """Builds a model; its newest versions must be the source's rows when they were read."""
+        """Builds a model; its current rows must equal the source's rows when they were read."""
         results = self.dbt.run("run", "--select", model, manifest=self.manifest)
         assert results[model].message == f"{verb} to batch {self.batches}", results[model].message
         rows = [row for row in self.dbt.rows(model) if row.get("is_current", True)]
@@ -190,7 +190,7 @@ def test_columns_that_come_and_go(driven: Driven) -> None:
     driven.quiet('alter table t rename c to "C"')
     driven.quiet('alter table t rename "ID" to id', 'alter table t rename "C" to c')
     driven.change("renamed extra2 to EXTRA2, in extra2")
-    # Another table in its place is read whole: rows 1 and 3 had columns that no longer exist.
+    # A table that replaces it is read whole: rows 1 and 3 had columns that no longer exist.
     driven.database.execute(
         'create table other as select tags, "EXTRA2", price, c, id, qty, fee, day, code from t',
         "drop table t",
@@ -216,7 +216,7 @@ def test_types_that_change(driven: Driven) -> None:
         "alter table t alter tags type bigint[]",
         "update t set tags = array[null, 3000000000] where id = 2",
         columns={"tags": "array<bigint>"},
-        build="REBUILD",  # an array's elements cannot be widened in a table that a model keeps
+        build="REBUILD",  # array elements cannot be widened in an incremental model
     )
     driven.change(
         "changed day date to timestamp_ntz, in day__timestamp_ntz",
@@ -249,7 +249,7 @@ def test_types_that_change(driven: Driven) -> None:
     )
     driven.change(
         "changed price double to float; changed fee decimal(12,2) to decimal(9,1); "
-        # also a lake of an earlier version, which had times of day as timestamps
+        # as in lakes of earlier versions, which stored times of day as timestamps
         "changed day timestamp_ntz to string, in day__string",
         "update t set price = 0.5, fee = 12.5 where id = 2",
         "alter table t alter fee type numeric(9, 1)",

@@ -1,4 +1,4 @@
-"""Only `make test-matrix` has two lines of Spark."""
+"""Collects these tests only in `make test-matrix`, which installs two versions of Spark."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""One lake, written by two lines of Spark in turn, each a process of its own environment.
+"""Two versions of Spark, each in its own environment, write one lake in turn.
 
 `make test-matrix` names the other environment's Python in OTHER_PYTHON.
 """
@@ -26,7 +26,7 @@ HERE, THERE = sys.executable, os.environ["OTHER_PYTHON"]
 
 @dataclass(frozen=True)
 class Lakehouse:
-    """A project's folder, and the commands in it."""
+    """A project's folder, in which commands run."""
 
     folder: Path
 
@@ -41,7 +41,7 @@ class Lakehouse:
             check=False,
         )
         assert ended.returncode == 0, f"{arguments}: {ended.stdout[-3000:]}{ended.stderr[-3000:]}"
-        # dbt's own lines are of another form
+        # dbt's own lines have another format
         lines = ended.stdout.splitlines()
         return [json.loads(line) for line in lines if line.startswith('{"event"')]
 
@@ -67,7 +67,7 @@ class Lakehouse:
 
 @pytest.fixture
 def lakehouse(tmp_path: Path, postgres_database: Database) -> Lakehouse:
-    """A shop of two tables: one of every type, one that changes."""
+    """A project with two tables: one with a column of every type, and one that changes."""
     postgres_database.execute(
         *CREATED,
         define(POSTGRESQL),
@@ -95,7 +95,7 @@ def lakehouse(tmp_path: Path, postgres_database: Database) -> Lakehouse:
 def test_each_line_goes_on_where_the_other_ended(
     lakehouse: Lakehouse, postgres_database: Database
 ) -> None:
-    """Begun on the other line, continued here, there, and once more built here."""
+    """The other version loads first; this one, the other and again this one continue."""
     assert lakehouse.run(THERE) == {"shop.t": 1, "shop.orders": 50}
     lakehouse.loader(THERE, "codegen", "--history", "shop.orders")
     lakehouse.run(THERE, "--build")
@@ -105,18 +105,18 @@ def test_each_line_goes_on_where_the_other_ended(
             f"update t set c = {number}",
             f"update orders set note = 'line {number}', at = '{day} 12:00Z' where id <= 10",
             f"insert into orders values ({100 + number}, 'new', null, '{day} 12:00Z', 0)",
-            f"update orders set n = -n where id = {20 + number}",  # no cursor sees it
+            f"update orders set n = -n where id = {20 + number}",  # without a new cursor
             f"delete from orders where id = {30 + number}",
         )
-        # Only this is new, the rows at the boundary and those that the other line repaired are
-        # not; and all proofs are green.
+        # Only these rows are new, not those at the cursor or those that the other version repaired;
+        # and all dbt tests pass.
         assert lakehouse.run(python, "--build") == {"shop.t": 1, "shop.orders": 11}
         assert lakehouse.reconcile(python) == {"shop.t": (0, 0), "shop.orders": (1, 1)}
         lakehouse.loader(python, "compact", "--keep-versions", "1")
     assert set(lakehouse.run(HERE, "--build").values()) == {0}
 
     versions = lakehouse.rows("raw/t")
-    assert sorted(row["c"] for row in versions) == [2, 3]  # one by each line, the first compacted
+    assert sorted(row["c"] for row in versions) == [2, 3]  # one by each Spark version
     names = [f"v{number}" for number in range(len(POSTGRESQL))]
     assert len({str([row[name] for name in names]) for row in versions}) == 1
     columns = ("id", "note", "opens", "at", "n")

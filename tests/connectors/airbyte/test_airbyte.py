@@ -1,4 +1,4 @@
-"""The `airbyte` connector: what comes is appended once, and goes on from the connector's state."""
+"""The `airbyte` connector appends each record once, and resumes from the connector's state."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def test_rows_come_once_and_the_state_is_given_back(program: Program) -> None:
     modes = {s["stream"]["name"]: s["sync_mode"] for s in asked["catalog"]["streams"]}
     assert modes == {"items": "incremental", "notes": "full_refresh", "empty": "incremental"}
 
-    # the boundary comes again, as the cursor is inclusive; the stream without states comes whole
+    # the record at the cursor is sent again, because the cursor is inclusive; a stream without
+    # states is sent whole
     again = program.run()
     assert {again.table(f"api.{n}")["status"] for n in program.rows} == {"nothing new"}
     assert again.table("api.items")["redelivered"] == 1
@@ -55,7 +56,7 @@ def test_rows_come_once_and_the_state_is_given_back(program: Program) -> None:
     assert program.raw("empty") == [(1, 1)]
     assert program.raw("notes", "text")[2:] == [("a", 2)]
 
-    # everything comes again: nothing grows
+    # all records are sent again: none is appended
     program.project.loader("state", "reset", "api.items")
     resent = program.run().table("api.items")
     assert (resent["appended"], resent["redelivered"]) == (0, 8)
@@ -82,7 +83,7 @@ def test_a_long_read_is_committed_batch_by_batch(program: Program) -> None:
     again = program.run().table("api.items")
     assert (again["status"], again["redelivered"]) == ("nothing new", 1)
 
-    # a full refresh comes in one piece, in a new generation, and goes on from its last state
+    # a full refresh is one batch in a new generation; the next sync resumes from its last state
     program.project.run("--full-refresh", "--select", "api.items")
     assert program.calls()[-1]["state"] is None
     assert program.project.rows(
@@ -107,7 +108,7 @@ def test_what_a_state_covers_is_kept_when_the_connector_fails(program: Program) 
     failed = program.project.rows("select table_name, status from raw._cq_syncs order by 1, 2")
     assert failed == [("items", "failed"), ("items", "synced"), ("later", "failed")]
 
-    # the next run goes on from there
+    # the next run resumes from that state
     program.configure()
     assert program.run().table("api.items")["appended"] == 4
     assert program.calls()[-1]["state"][0]["stream"]["stream_state"] == {"cursor": at(3)}
@@ -200,7 +201,7 @@ def test_every_type_and_what_has_none(program: Program) -> None:
     ]
     warning = "1 values of whole do not match its type: stored in the column _rest"
     assert warning in str(ran.warnings)
-    # a key that does not fit is refused, and named
+    # a key that does not fit its type is refused, and the error names it
     program.rows["items"].append({"id": "x", "updated_at": at(9)})
     program.write()
     ran = program.project.loader("run")
@@ -208,7 +209,7 @@ def test_every_type_and_what_has_none(program: Program) -> None:
 
 
 def test_bad_days_end_in_one_clear_error_and_lose_nothing(program: Program) -> None:
-    """Each stream is read alone, by a connector with a bad day after its fourth record."""
+    """Each stream is read alone, by a connector that fails after its fourth record."""
     bad: dict[str, tuple[list[dict[str, object]], str]] = {
         "killed": ([{"signal": "SIGKILL"}], "the program failed (it was killed by signal 9)"),
         "hung": ([{"sleep": 60}], "the program has sent nothing for 2 seconds, and was stopped"),
@@ -261,7 +262,7 @@ def test_bad_days_end_in_one_clear_error_and_lose_nothing(program: Program) -> N
 
 
 def test_what_is_not_a_record_of_the_catalog(program: Program) -> None:
-    """Log lines, foreign streams and states, unknown messages, counts that do not agree."""
+    """Log lines, broken lines, records of other streams, unknown messages and estimates."""
     program.stream("items", items(1, 2, 3))
     program.stream("other", items(1))
     program.stream("items2", items(1, 2), namespace="eu")
@@ -295,7 +296,7 @@ def test_what_is_not_a_record_of_the_catalog(program: Program) -> None:
 
 
 def test_a_stream_lacks_what_its_connector_logs_an_error_about(program: Program) -> None:
-    """As `airbyte-cdk` does with a page that it cannot read: to it, that page is the last one."""
+    """`airbyte-cdk` logs an error for a page that it cannot read, and treats it as the last."""
     text = "Failed to parse it\nTraceback (most recent call last):\n  File x"
     error = {"say": {"type": "LOG", "log": {"level": "ERROR", "message": text}}}
     for name in ("before", "items", "later"):
@@ -322,7 +323,7 @@ def test_a_stream_lacks_what_its_connector_logs_an_error_about(program: Program)
 
 
 def renewal(token: str) -> dict[str, Any]:
-    """Returns the step by which a connector renews its token."""
+    """Returns the step with which a connector refreshes its token."""
     control = {"type": "CONNECTOR_CONFIG", "connectorConfig": {"config": {"token": token}}}
     return {"say": {"type": "CONTROL", "control": control}}
 
@@ -353,7 +354,7 @@ def test_a_renewed_token_is_used_at_the_next_run(program: Program) -> None:
     assert "api: quietly ***" in shown
     assert "api: a line" in shown
     assert "second secret" not in shown
-    # whoever changes `config` means that
+    # a changed `config` replaces the refreshed token
     used, _ = run("third secret", *acts)
     assert used == "third secret"
     kept.write_text("{}")
@@ -371,15 +372,15 @@ def test_a_state_of_all_streams_waits_for_the_slowest_table(program: Program) ->
         config = {"state": form}
         program.configure(*names[:2], config=config)
         program.run()
-        # the first table fails: its record has no usable key; the second goes on
+        # the first table fails: its record has no usable key; the second is synced
         program.rows[names[0]] += [{"id": "x", "updated_at": at(4)}]
         program.rows[names[1]] += items(4)
         program.write()
         ran = program.project.loader("run")
         assert ran.table(f"api.{names[1]}")["appended"] == 1
         assert "cannot store exactly" in ran.errors[0]
-        # the older state is given back, and the second table's records come again: not appended;
-        # a table that is new begins anew
+        # The connector gets the older state and sends the second table's records again, which are
+        # not appended; a new table starts without a state.
         program.rows[names[0]] = items(1, 2, 3, 5)
         program.configure(*names, config=config)
         ran = program.run()
@@ -420,7 +421,7 @@ def test_a_connector_sees_its_own_environment_only(
     seen = program.calls()[0]["environment"]
     assert seen["MODE"] == "test"
     assert not {"PGPASSWORD", "API_TOKEN", "SPARK_SUBMIT_OPTS"} & set(seen)
-    # a secret that only the connector's own specification knows to be one
+    # a secret that only the connector's specification declares
     bad: list[dict[str, object]] = [{"stderr": "rejected: Zq81-literal"}, {"exit": 1}]
     for verb in ("items.0", "discover"):
         program.configure(config={"auth": {"pat": "Zq81-literal"}, "acts": {verb: bad}})
@@ -448,11 +449,11 @@ def test_what_the_other_commands_say_of_a_connector(program: Program) -> None:
     assert len(program.calls()) == 1
     ran = program.project.loader("state", "set", "api.items", "2025-01-01")
     assert "resumes from its connector's state" in ran.errors[0]
-    # options that only the connector could follow
+    # options that only the connector could apply
     program.configure(table_options={"items": {"lookback": "1 day"}})
     ran = program.project.loader("check")
     assert "the connector decides which records it sends" in " ".join(ran.errors)
-    # mistakes in the document, and a connector that cannot be asked
+    # mistakes in the spec, and connectors that fail to start
     for own, output_text in {
         (): "no connector is set",
         (("command", "x"), ("image", "y")): "`command` and `image` are both set",
@@ -467,7 +468,7 @@ def test_what_the_other_commands_say_of_a_connector(program: Program) -> None:
 
 
 def test_a_container_image(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is asked of docker, which a program on the PATH stands in for: it maps the folder."""
+    """The arguments for docker; a stand-in on the PATH maps the folder and runs the connector."""
     folder = program.project.folder / "bin"
     folder.mkdir()
     docker = folder / "docker"
@@ -507,6 +508,6 @@ os.execv({sys.executable!r}, [{sys.executable!r}, {CONNECTOR!r}, *rest])
     assert words[words.index("--network") + 1] == "host"
     assert words[words.index("--volume") + 1].endswith(":/strandline:ro")
     own = {*words[words.index("--name") + 2 : image]} - {"--env", "A", "--network", "host"}
-    assert len(own - {"--volume", words[words.index("--volume") + 1]}) == 0  # no right besides
-    seen = program.calls()[-1]["environment"]  # by docker itself, as nothing else runs here
+    assert len(own - {"--volume", words[words.index("--volume") + 1]}) == 0  # no other options
+    seen = program.calls()[-1]["environment"]  # docker's own, as there is no container
     assert (seen["A"], "SHOP_PASSWORD" in seen) == ("1", False)

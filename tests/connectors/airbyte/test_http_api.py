@@ -1,6 +1,6 @@
-"""docs/connectors/airbyte.md as it stands: a manifest, an API, a snapshot that equals the API.
+"""The example in docs/connectors/airbyte.md: the latest table equals the data of the API.
 
-The manifest is run by the real `airbyte-cdk`, in an environment of its own (`make connectors`).
+The real `airbyte-cdk` runs the manifest, in an environment of its own (`make connectors`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _blocks(kind: str) -> list[str]:
 
 
 def _configured(project: Project, rates: Rates, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Writes the page's two files; only the command's place and the lake are the suite's."""
+    """Writes the page's two files; only the command's path and the lake are changed."""
     manifest, spec = _blocks("yaml")[:2]
     (project.folder / "rates.yaml").write_text(manifest)
     monkeypatch.setenv("RATES_URL", rates.url)
@@ -58,7 +58,7 @@ def _configured(project: Project, rates: Rates, monkeypatch: pytest.MonkeyPatch)
             for stream in streams
         ]
     }
-    # asked for at every run by default; here that would double the test's time
+    # by default, each run requests the catalog, which would double the test's time
     (project.folder / "catalog.json").write_text(json.dumps(catalog))
     own["catalog"] = "catalog.json"
     project.add("ecb", "airbyte", ["rates"], own)
@@ -74,7 +74,7 @@ def _dbt(project: Project) -> DbtProject:
 def test_rounds_of_an_api_with_bad_moods(
     project: Project, rates: Rates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows are the API's, the snapshot is the API's, whatever fails on the way."""
+    """Failed requests cause no missing, duplicate or wrong rows."""
     _configured(project, rates, monkeypatch)
     chance = random.Random(7)
     dbt = _dbt(project)

@@ -1,6 +1,7 @@
-"""The bridge to CloudQuery, by itself: what it tells the loader on a bad day; no Spark, no network.
+"""The bridge to CloudQuery by itself: what it sends to the loader if something fails.
 
-It runs in the environment that has CloudQuery's packages, so its checks do, too.
+It runs in the environment that has CloudQuery's packages, and so do the scripts that check it. They
+need neither Spark nor a network.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from tests.sync.project import ROOT
 
 
 def run_checks(script: str, *arguments: str) -> None:
-    """Runs checks of `tests/services`; each ends its program if it fails."""
+    """Runs a script of `tests/services`, which exits with an error if one of its checks fails."""
     ended = subprocess.run(
         [installed("python", "-cloudquery"), str(ROOT / "tests" / "services" / script), *arguments],
         env={"PYTHONPATH": str(ROOT / "loader")},
@@ -32,5 +33,5 @@ def test_what_the_bridge_tells_the_loader() -> None:
 
 @pytest.mark.parametrize("part", ["messages", "server"])
 def test_what_a_hostile_program_can_do(part: str) -> None:
-    """Malformed and large Arrow; streams, connections and states without end."""
+    """Malformed and large Arrow data; endless streams, connections and states."""
     run_checks("cq_hostile.py", part)

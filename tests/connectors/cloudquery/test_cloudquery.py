@@ -1,7 +1,7 @@
-"""The `cloudquery` connector: a source plugin of the official SDK, read into raw.
+"""The `cloudquery` connector reads source plugins that use the official SDK.
 
-CloudQuery makes a plugin's state durable before the records that it covers. Here it travels in the
-commit of these records, whatever fails in between.
+CloudQuery stores a plugin's state before the records that it covers. The loader stores it in the
+commit of these records, so that no failure can separate them.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def test_a_state_never_passes_its_records(project: Project) -> None:
     def raw() -> list[tuple[Any, ...]]:
         return project.rows("select id, _cq_batch from raw.orders order by _cq_batch, _cq_seq")
 
-    # it fails after five orders: what its checkpoints cover is kept, and no more; not what the SDK
-    # flushes after the error
+    # the plugin fails after five orders: only the orders that its checkpoints cover are kept, and
+    # not those that the SDK flushes after the error
     orders(7, fail=5)
     _configure(project, str(data), "orders")
     ran = project.loader("run")
@@ -68,7 +68,7 @@ def test_a_state_never_passes_its_records(project: Project) -> None:
     again = project.run().table("cq.orders")
     assert (again["status"], again["redelivered"]) == ("nothing new", 1)
 
-    # every type; and what the plugin refuses is said in its own words
+    # every type; and errors contain the plugin's own text
     _configure(project, str(data), "kinds")
     project.run()
     columns = "id, data, cast(at as string), cast(day as string), cast(large as string), blob"
@@ -106,17 +106,17 @@ def test_deletions_become_tombstones(project: Project) -> None:
         )
 
     _configure(project, str(data), "orders")
-    # deleted in the batch that brings it, for good and not
+    # deleted in the batch that delivers it; another deletion matches no row
     sync(3, deletes={"last": ["note", "n3", "n9"]})
     assert raw(1) == [(1, "n1", False), (2, "n2", False), (3, "n3", True)]
-    # found by a column that is not the key: the tombstone has the key only
+    # found by a column that is not the key: the tombstone contains only the key
     sync(4, deletes={"first": ["note", "n2", "n3"]})
     assert raw(2) == [(2, None, True), (3, "n3", False), (4, "n4", False)]
-    # everything is deleted and delivered again: only what had been deleted before is news
+    # all rows are deleted and delivered again: only the row that was deleted before is appended
     again = sync(4, since=1, deletes={"first": ["id", 1, 2, 3, 4]})
     assert raw(3) == [(2, "n2", False)]
     assert again["redelivered"] == 3
-    # a deletion outranks every cursor, and there may be nothing but deletions
+    # a deletion outranks every cursor, and a sync may consist of deletions only
     sync(4, since=9, deletes={"last": ["id", 4, 1, 77]})
     assert raw(4) == [(1, None, True), (4, None, True)]
     newest = "max_by(struct(id, _cq_deleted), struct(_cq_generation, id, _cq_batch, _cq_seq)) n"
@@ -125,7 +125,7 @@ def test_deletions_become_tombstones(project: Project) -> None:
         (2,),
         (3,),
     ]
-    # the same deletion again finds nothing
+    # the same deletion again changes nothing
     assert sync(4, since=9, deletes={"last": ["id", 4, 1]})["status"] == "nothing new"
 
 
@@ -133,7 +133,7 @@ def test_deletions_become_tombstones(project: Project) -> None:
 def test_masked_values_of_a_plugin_are_nowhere(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Not in the spool of a run that is killed before its rows are published, either."""
+    """This includes the spool of a run that is killed before its rows are published."""
     data = tmp_path_factory.mktemp("outside") / "data.json"
     orders = [{"id": number, "note": f"plantedphone{number}"} for number in range(1, 4000)]
     data.write_text(json.dumps({"orders": orders}))
@@ -156,7 +156,7 @@ def test_masked_values_of_a_plugin_are_nowhere(
         assert any(digest in path.read_bytes() for path in spools)
         assert not search.find_in_files()
         search.run("run")
-    # the spool has texts for binary values
+    # the spool stores binary values as text
     values = [b"AAE=", kind[0].encode(), b"plantedphone3999"]
     hashed = [hmac.new(KEY.encode(), value, "sha256").hexdigest() for value in values]
     found = {text for _, text in _find(tmp_path / "warehouse", *(h.encode() for h in hashed))}

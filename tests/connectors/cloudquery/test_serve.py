@@ -1,7 +1,7 @@
 """`loader serve`: the official `cloudquery sync` writes into the lake, and nothing is lost.
 
-In CloudQuery a plugin's state is durable before the rows that it covers. Here it counts only after
-they are published: a loader that is killed in between leaves an older state, and no gap.
+CloudQuery stores a plugin's state before the rows that it covers. The loader stores it after they
+are published: if it is killed in between, the state is older, and there is no gap.
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ def _command_line(python: str) -> str:
 
 
 class Sync:
-    """A plugin on the official SDK that is running, and the official command line.
+    """A running plugin that uses the official SDK, and the official command line.
 
     Attributes:
-        data: what the plugin has.
-        socket: where the loader is to listen.
+        data: the file with the plugin's data.
+        socket: the socket on which the loader listens.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.data = folder / "shop.json"
         self.python = installed("python", "-cloudquery")
-        self.socket = Path(tempfile.mkdtemp()) / "serve.sock"  # its name may not be long
+        self.socket = Path(tempfile.mkdtemp()) / "serve.sock"  # the path of a socket must be short
         port = _free_port()
         self._plugin = f"127.0.0.1:{port}"
         self.orders(3)
@@ -130,7 +130,7 @@ spec:
 
 @pytest.fixture
 def sync(tmp_path: Path) -> Iterator[Sync]:
-    """A plugin, and the command line that syncs it."""
+    """A running plugin, and the command line that syncs it."""
     folder = tmp_path / "cloudquery"
     folder.mkdir()
     found = Sync(folder)
@@ -173,7 +173,7 @@ def test_the_official_command_line_syncs_and_nothing_is_lost(
     assert _raw(project) == [(n, f"n{n}", "shop", 1) for n in (1, 2, 3)]
     assert _state(project) == [("3",)]
 
-    # it goes on from its state: the last order comes again, and is recognised
+    # the plugin resumes from its state: the last order is sent again, and not appended
     sync.orders(5)
     ended = sync.run()
     assert ended.returncode == 0, ended.stdout
@@ -189,7 +189,7 @@ def test_the_official_command_line_syncs_and_nothing_is_lost(
     assert ended.returncode != 0
     assert "with write_mode overwrite" in ended.stderr
 
-    # a sync that has failed makes state doubtful until the next one begins
+    # after a failed sync, states are rejected until the next sync begins
     sync.orders(6)
     ended = sync.run()
     assert ended.returncode == 0, ended.stdout
@@ -205,7 +205,7 @@ def test_the_official_command_line_syncs_and_nothing_is_lost(
     own.chmod(0o755)
     sync.orders(7)
     ended = sync.run("append", local=own)
-    if "signal: killed" in ended.stderr:  # it waits five seconds: too little on a busy machine
+    if "signal: killed" in ended.stderr:  # CloudQuery waits five seconds, too few on a busy machine
         ended = sync.run("append", local=own)
     assert ended.returncode == 0, ended.stderr
     assert _raw(project)[7:] == [(6, "n6", "shop", 5), (7, "n7", "shop", 5)]

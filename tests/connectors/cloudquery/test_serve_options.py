@@ -30,7 +30,7 @@ def test_it_listens_where_only_this_user_may_connect(
 
 
 def test_a_port_needs_an_option() -> None:
-    """It has no owner: every user of the machine can write there."""
+    """A port has no owner: every user of the machine can connect to it and write rows."""
     for address in ("localhost:7778", "127.0.0.1:0", ":7778", "[::1]:7778"):
         with pytest.raises(SpecError, match="--network tcp"):
             choose_address(address, "unix")

@@ -1,4 +1,4 @@
-"""What `loader serve` appends of a sync, without CloudQuery: its bridge is played here."""
+"""`loader serve` appends the rows of syncs; a stub replaces the bridge to CloudQuery."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ORDERS = {
 
 
 class Bridge:
-    """A bridge that tells of some sessions, and hears what becomes of them."""
+    """A stub of the bridge that announces sessions, and records the loader's answers."""
 
     def __init__(self, *sessions: dict[str, Any]) -> None:
         self._sessions = sessions
@@ -43,7 +43,7 @@ class Bridge:
         yield from self._sessions
 
     def answer(self, message: dict[str, Any]) -> None:
-        """Hears an answer."""
+        """Records the answer for a session."""
         if "session" in message:
             self.errors.append(message["error"])
 
@@ -61,7 +61,7 @@ def test_a_port_is_chosen_and_said(project: Project) -> None:
 
 
 def test_a_bridge_that_ends_by_itself_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever restarts the loader on failure must see one."""
+    """A service manager that restarts the loader on failure must see a failure."""
     monkeypatch.setattr(bridge_server, "_EXIT_SECONDS", 0.1)
     words = [sys.executable, "-c", 'print(\'{"listening": "x:1"}\\n{"state": "s"}\')']
     for ends in (False, True):
@@ -97,7 +97,7 @@ def test_the_loader_ends_with_java(project: Project, monkeypatch: pytest.MonkeyP
 
 
 def test_the_group_of_a_sync_is_part_of_the_key(project: Project) -> None:
-    """As CloudQuery makes it; without it, the table would have no key."""
+    """CloudQuery makes the group part of the key; otherwise, the table would have no key."""
     names = ("id", "_cq_sync_group_id", "_cq_sync_time")
     stream = {
         **ORDERS,
@@ -146,7 +146,7 @@ def test_syncs_without_rows_and_with_deletions_only(project: Project) -> None:
 
 
 def synced(folder: Path, number: int, *data: dict[str, Any], key: bool = True) -> dict[str, Any]:
-    """Returns a session of a sync that has written orders; `append` leaves out their key."""
+    """Returns a session of a sync that has written orders; in append mode, they have no key."""
     place = folder / f"sync{number}"
     place.mkdir()
     stream = ORDERS if key else {**ORDERS, "source_defined_primary_key": []}
@@ -173,7 +173,7 @@ def test_a_table_that_fails_hides_no_other(project: Project) -> None:
 
 
 def test_another_source_takes_no_table_over(project: Project) -> None:
-    """Neither with rows, nor by deleting what is stale; and a table's name is no path."""
+    """It can neither append rows nor delete stale ones. Table names are not used as paths."""
     sessions = []
     for number, (source, names) in enumerate(
         {
@@ -197,7 +197,7 @@ def test_another_source_takes_no_table_over(project: Project) -> None:
     CloudQueryIngest(bridge, Ingest(spec, project.spark, "lake", Watch(), lambda _: None)).run()
     well, *refused = bridge.errors
     assert well is None
-    for error in refused:  # nor does a source whose name differs in punctuation only
+    for error in refused:  # also if its name differs only in punctuation
         assert "was loaded by source my_shop_" in error
     assert len(refused) == 2
     assert project.rows("select note, _cq_generation from raw.orders") == [("my.shop", 1)]
@@ -216,7 +216,7 @@ def test_a_source_of_the_spec_keeps_its_name(project: Project) -> None:
 
 
 def test_a_source_of_the_spec_keeps_its_cursors(project: Project) -> None:
-    """It loads into another schema, and keeps its cursors in the one that is served."""
+    """The source loads into another schema, but stores its cursors in the one that is served."""
     state = {"connection": "@@plugins.lake.connection"}
     project.add("shop", "jdbc", ["x"], {"url": "jdbc:postgresql://127.0.0.1:1/x", "user": "u"})
     project.sources[0] |= {"destinations": ["other"], "backend_options": state}
@@ -235,7 +235,7 @@ def test_a_source_of_the_spec_keeps_its_cursors(project: Project) -> None:
 def test_what_is_served_is_shown_described_and_kept_small(
     project: Project, warehouse: Path
 ) -> None:
-    """Its sources are in no spec: the raw tables say what they are."""
+    """No spec has these sources; the commands find them in the raw tables."""
     project.write()
     for command in (("status",), ("compact",), ("codegen", "--output", "models")):
         [error] = project.loader(*command).errors
@@ -274,7 +274,7 @@ def test_what_is_served_is_shown_described_and_kept_small(
     [error] = project.loader("run").errors
     assert "there is no source" in error
 
-    # its plugins' state is cut off: what was served is shown, and the state can be put aside
+    # the table of plugin states is damaged: pushed tables are shown, and it can be moved aside
     folder = warehouse / project.schema / "_cq_plugin_state/metadata"
     newest = folder / f"v{(folder / 'version-hint.text').read_text().strip()}.metadata.json"
     newest.write_bytes(newest.read_bytes()[:200])
@@ -283,7 +283,7 @@ def test_what_is_served_is_shown_described_and_kept_small(
     [warning] = project.loader("state", "rebuild").warnings
     assert warning.startswith(f"{project.schema}._cq_plugin_state: its metadata cannot be read")
 
-    # a source of the spec with that name takes the table's place
+    # a source of the spec with the same name and table replaces the pushed one
     project.add("shop", "jdbc", ["x"], {"url": "jdbc:postgresql://127.0.0.1:1/x", "user": "u"})
     shown = project.loader("status")
     names = [e["table"] for e in shown.events if e["event"] == "status"]

@@ -1,4 +1,4 @@
-"""`loader serve` beside `loader compact`: a table that another run holds is waited for."""
+"""`loader serve` waits for a table that another run, such as `loader compact`, has locked."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.sync.project import Project
 
 
 class Held:
-    """A lock on a table, held until the loader says that it waits.
+    """A lock on a table that is held until the loader warns that it waits.
 
     Attributes:
-        heard: how it has said so.
-        said: what else it has warned of.
-        stops: a run to stop then, instead of unlocking the table.
+        heard: the warnings that the loader waits.
+        said: its other warnings.
+        stops: a run to stop at that moment, instead of unlocking the table.
     """
 
     def __init__(self, lease: Lease) -> None:
@@ -68,7 +68,7 @@ def session(folder: Path, number: int, *streams: str, source: str = "shop") -> d
 
 
 def test_what_cannot_be_noted_fails_no_sync(project: Project) -> None:
-    """Its rows are published; a retry would append those of tables without a key again."""
+    """The rows are published, and a retry would append rows of tables without a key again."""
     project.write()
     spec = load_spec(project.folder / "loader.yml", needs_source=False)
     compaction = create_lease(project.lake(), "orders", "orders", "compaction")
@@ -134,7 +134,7 @@ def test_a_table_that_another_run_holds_is_waited_for(
     for name in names:
         assert project.rows(f"select id from raw.`{name}`") == [(1,)]
 
-    # it ends with the loader, and not before its time is over
+    # the wait ends if the loader is stopped, or if it takes too long
     before = time.monotonic()
     [error], _, outcomes = ran(2, stops=True)
     assert error is not None
@@ -149,7 +149,7 @@ def test_a_table_that_another_run_holds_is_waited_for(
 
 
 def test_a_sync_that_has_ended_before_its_turn_is_told_so(project: Project) -> None:
-    """While another was appended, its client has gone, and the bridge has removed its rows."""
+    """While another sync was appended, its client disconnected, and the bridge removed its rows."""
     project.write()
     spec = load_spec(project.folder / "loader.yml", needs_source=False)
     gone, next_one = session(project.folder, 1, "orders"), session(project.folder, 2, "orders")

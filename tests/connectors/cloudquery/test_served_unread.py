@@ -1,4 +1,4 @@
-"""Commands that look at what `loader serve` has written, if they cannot read some of it."""
+"""Commands report tables written by `loader serve` that they cannot read."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def _shown(project: Project) -> list[str]:
 
 
 def test_served_tables_that_cannot_be_read(project: Project, warehouse: Path) -> None:
-    """They are named, and not taken for tables that are gone or never were."""
-    # a second lake, of a target that this process cannot have too
+    """The errors name them, and do not report them as removed or missing."""
+    # a second lake, with a target that this process cannot use as well
     project.lakes["other"] = {"schema": f"other_{project.schema}", "target": "cluster"}
     project.write()
     bridge: Any = Bridge(
@@ -48,7 +48,7 @@ def test_served_tables_that_cannot_be_read(project: Project, warehouse: Path) ->
     models = ("codegen", "--output", str(project.folder / "models"))
     assert project.loader(*models).code == 0
 
-    # the warehouse was moved, and nothing but served tables is in it
+    # the warehouse was moved, and contains only served tables
     here, there = warehouse / project.schema, warehouse / f"moved_{project.schema}"
     here.rename(there)
     moved = Project(project.folder, project.spark, there.name)
@@ -60,7 +60,7 @@ def test_served_tables_that_cannot_be_read(project: Project, warehouse: Path) ->
         assert str(here / "lines") in error
     there.rename(here)
 
-    # some are damaged: the others are shown, and nothing is called gone
+    # some tables are damaged: the others are listed, and none is reported as removed
     project.write()
     for table in ("lines", "parts"):
         _damaged(here / table)
@@ -75,7 +75,7 @@ def test_served_tables_that_cannot_be_read(project: Project, warehouse: Path) ->
             assert "If another program pushed it, it is skipped" in text
         assert not [text for text in warnings if "no longer a table" in text]
 
-    # all are
+    # all tables are damaged
     _damaged(here / "orders")
     for command in LOOKING:
         [error] = project.loader(*command).errors

@@ -1,4 +1,4 @@
-"""A record of a Singer tap finds its stream under any of its names, or ends the read."""
+"""A record of a Singer tap is matched to its stream by any of its names, or fails the read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.connectors.subprocess.program_reads import (
 def test_a_table_that_is_read_whole_and_fails_beside_a_shared_state_is_told_of(
     tmp_path: Path,
 ) -> None:
-    """Its records may belong to another stream's, whose state goes on."""
+    """Its records may belong to those of another stream, whose state advances."""
     records = [{"type": "RECORD", "stream": name, "record": {"id": 1}} for name in ("a", "b")]
     warned: list[str] = []
     delivery = _tap(tmp_path, sends(*records, {"type": "STATE", "value": {}}), warned)
@@ -38,7 +38,7 @@ def test_a_table_that_is_read_whole_and_fails_beside_a_shared_state_is_told_of(
 
 
 def test_records_of_a_tap_find_their_stream(tmp_path: Path) -> None:
-    """By any name of it; one that the catalog does not have would be lost with the next state."""
+    """The read fails if no stream matches: the next state would cover the lost record."""
 
     def record(name: str, number: int) -> dict[str, Any]:
         return {"type": "RECORD", "stream": name, "record": {"id": number}}
@@ -56,7 +56,7 @@ def test_records_of_a_tap_find_their_stream(tmp_path: Path) -> None:
 
 
 def _tap(folder: Path, script: str, warned: list[str]) -> MessageReader:
-    """Starts a tap with the streams `a`, from a state, and `b`, whole."""
+    """Starts a tap with the streams `a`, which has a state, and `b`, which is read whole."""
     streams = {}
     for number, name in enumerate("ab"):
         layout = RecordLayout(f"tap.{name}", build_columns(SCHEMA, {}), ("id",), None)

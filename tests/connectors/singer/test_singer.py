@@ -1,4 +1,4 @@
-"""The `singer` connector: one state for all streams, bookmarks given back, tables of their own."""
+"""The `singer` connector: taps have one state for all streams, and get their bookmarks back."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_taps_deliver_once_and_get_their_bookmarks_back(tap: Tap) -> None:
     marks = tap.calls()[1]["state"]["bookmarks"]
     assert marks["items"] == {"replication_key": "updated_at", "replication_key_value": at(5)}
 
-    # one table begins anew: only its bookmark is left out, and nothing is appended twice
+    # one table is reset: only its bookmark is omitted, and no row is appended twice
     tap.project.loader("state", "reset", "api.items")
     tap.rows["users"] += items(3)
     ran = tap.run()
@@ -44,7 +44,7 @@ def test_taps_deliver_once_and_get_their_bookmarks_back(tap: Tap) -> None:
     assert ran.table("api.users")["appended"] == 1
     assert list(tap.calls()[2]["state"]["bookmarks"]) == ["users"]
 
-    # a full refresh: a new generation, whole
+    # a full refresh reads all rows into a new generation
     tap.project.run("--full-refresh", "--select", "api.users")
     [[generation, rows]] = tap.project.rows(
         "select _cq_generation, count(*) from raw.users where _cq_batch = 3 group by 1"
@@ -61,7 +61,7 @@ def test_a_tap_fails_after_a_state(tap: Tap) -> None:
     tap.configure()
     tap.run()
     assert tap.raw("items")[3:] == [(4, 2), (5, 2), (6, 2), (7, 2)]
-    # a broken state would be a gap; a log line is none
+    # a broken state is an error, because it could cause a gap; a log line is ignored
     noise: list[dict[str, object]] = [{"raw": "INFO it begins"}, {"raw": '{"type": "STATE", "va'}]
     tap.rows["items"] += items(8)
     tap.configure(config={"acts": {"items.1": noise}})
@@ -75,7 +75,7 @@ def test_a_tap_fails_after_a_state(tap: Tap) -> None:
 
 
 def test_schemas_in_the_midst_and_fields_that_are_left_out(tap: Tap) -> None:
-    """A file that was touched sends all its rows again, with a new time."""
+    """If a file was touched, its tap sends all rows again, with a new time."""
     touched = {**ITEM, "_sdc_last_modified": {"type": "string", "format": "date-time"}}
 
     def rows(time: str) -> list[dict[str, object]]:
@@ -94,7 +94,7 @@ def test_schemas_in_the_midst_and_fields_that_are_left_out(tap: Tap) -> None:
         "updated_at",
         "_rest",
     ]
-    # a field that the catalog did not know is kept, and becomes a column once it does
+    # a field that is not in the catalog is stored in `_rest`, until the catalog has it
     tap.rows["items"] = [{**items(3)[0], "new": 5, "_sdc_last_modified": at(10)}]
     tap.configure(
         config={"schemas": {"items": {"properties": {**touched, "new": {}}}}}, table_options=options

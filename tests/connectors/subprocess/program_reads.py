@@ -1,4 +1,4 @@
-"""Starts reads of programs that tests write, without Spark."""
+"""Reads messages of small Python programs, without Spark."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ SCHEMA = {"properties": {"id": {"type": "integer"}, "text": {"type": "string"}}}
 
 
 def record_of(number: int) -> dict[str, Any]:
-    """A record of the stream `items`."""
+    """Returns a record of the stream `items`."""
     data = {"id": number, "text": "x" * 100}
     return {"type": "RECORD", "record": {"stream": "items", "data": data, "emitted_at": 1}}
 
 
 def state_of(number: int) -> dict[str, Any]:
-    """A state of the stream `items`."""
+    """Returns a state of the stream `items`."""
     stream = {"stream_descriptor": {"name": "items"}, "stream_state": {"n": number}}
     return {"type": "STATE", "state": {"type": "STREAM", "stream": stream}}
 
@@ -47,7 +47,7 @@ def opened(
     Args:
         key: the stream that is read.
         more: other streams of the catalog.
-        before: called before the program's own words are shown.
+        before: called before text of the program is shown.
     """
     layout = RecordLayout("api.items", build_columns(SCHEMA, {}), ("id",), None)
     stream = Stream("api.items", RecordSpool(folder, 0, layout, "id", limits), limits is not None)
@@ -76,10 +76,10 @@ def sends(*messages: dict[str, Any], then: str = "") -> str:
 
 
 def log_line(level: str, text: str) -> dict[str, Any]:
-    """A line of the connector's log."""
+    """Returns a log message of the connector."""
     return {"type": "LOG", "log": {"level": level, "message": text}}
 
 
 def error_trace(text: str, **more: Any) -> dict[str, Any]:
-    """The protocol's own message about an error."""
+    """Returns the protocol's message about an error."""
     return {"type": "TRACE", "trace": {"type": "ERROR", "error": {"message": text, **more}}}

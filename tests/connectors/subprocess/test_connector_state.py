@@ -1,4 +1,4 @@
-"""A state of all streams is stored only where no table then misses records; no Spark is needed."""
+"""A state that all streams share is stored only if no table then misses records."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def shared(number: int, text: str = "") -> ConnectorState:
 
 
 class Begun:
-    """How a snapshot begins to read: with which streams, and which number."""
+    """Begins to read a snapshot, and records its streams and the number of its states."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ def _of(**numbers: int) -> Marks:
 
 
 def test_states_are_numbered_beyond_those_of_every_table(tmp_path: Path) -> None:
-    """A refresh begins at nothing, but what it stores is newer than what a failed table keeps."""
+    """A full refresh starts without a state, but its states are newer than a failed table's."""
     ahead = 1 << 60
     begun = Begun(tmp_path, {"a": None, "b": None}, _of(b=ahead), whole="b")
     assert begun.number == ahead
@@ -97,14 +97,14 @@ def test_states_are_numbered_beyond_those_of_every_table(tmp_path: Path) -> None
 def test_a_run_that_begins_behind_another_table_stores_no_state_before_its_end(
     tmp_path: Path,
 ) -> None:
-    """Its newer states cover less than the older one that the other table keeps."""
+    """Its states are newer, but cover less than the older state that the other table keeps."""
     both = {"a", "b"}
     assert Begun(tmp_path, {"a": None, "b": None}, {}).in_pieces == both
     assert Begun(tmp_path, _of(a=7, b=7), {}).in_pieces == both
     same = {"a": shared(7, "x").to_mark(), "b": shared(9, "x").to_mark()}
     assert Begun(tmp_path, same, {}).in_pieces == both
     assert Begun(tmp_path, _of(a=7, b=9), {}).in_pieces == set()
-    # a table that begins anew, alone or beside another; a table that is not in the run
+    # a table that starts over, alone or with another; a table that is not in the run
     assert Begun(tmp_path, {**_of(a=7), "b": None}, {}).in_pieces == set()
     assert Begun(tmp_path, {"a": None}, _of(other=7), ("a", "other")).in_pieces == set()
     assert Begun(tmp_path, {"a": None, "b": None}, _of(b=9), whole="b").in_pieces == set()
@@ -114,7 +114,7 @@ def test_a_run_that_begins_behind_another_table_stores_no_state_before_its_end(
 
 
 def test_a_state_that_cannot_be_used_fails_its_table_only(tmp_path: Path) -> None:
-    """Its own protocol is another one, or it is damaged; the other tables are read without it."""
+    """The state has another protocol, or is damaged; other tables are read without it."""
     foreign = {**shared(3).to_mark(), "protocol": "airbyte"}
     damaged = {**shared(3).to_mark(), "state": "{"}
     window: Any = SimpleNamespace(mark=None)
@@ -131,7 +131,7 @@ def test_a_state_that_cannot_be_used_fails_its_table_only(tmp_path: Path) -> Non
 
 
 def test_records_without_a_key_that_come_again_are_told_of(tmp_path: Path) -> None:
-    """They cannot be recognised."""
+    """Without a key, they cannot be recognised."""
     begun = Begun(tmp_path, _of(a=7, b=9), {}, key=())
     [reported] = begun.warnings
     assert reported.startswith("tap.b: another table resumes from an older state")
@@ -148,7 +148,7 @@ def test_pieces() -> None:
 
 
 def test_children_of_incremental_tables_are_incremental() -> None:
-    """They get the rows of new parents only, and must not lose them if they fail."""
+    """They get only the rows of new parents, so they must not lose any if they fail."""
 
     def schema(name: str, parent: str = "", incremental: bool = False) -> pa.Schema:
         about = {"cq:table_name": name, "cq:table_depends_on": parent}
@@ -197,7 +197,7 @@ def test_the_streams_of_a_tap_have_ids_and_names() -> None:
         "a": "a",
         "b": "b",
     }
-    # what is one's id and another's name means neither: the record would go into the wrong table
+    # a name that is also another stream's id is no alias: records would go into the wrong table
     twice = [
         {"tap_stream_id": "orders", "stream": "old_orders"},
         {"tap_stream_id": "db-orders", "stream": "orders"},
@@ -211,7 +211,7 @@ def test_the_streams_of_a_tap_have_ids_and_names() -> None:
 
 
 def test_a_tap_is_asked_for_the_fields_of_its_tables() -> None:
-    """Fields that are only available are not sent unless they are selected."""
+    """A tap does not send fields that are `available` unless they are selected."""
 
     def part(name: str, inclusion: str, **more: Any) -> dict[str, Any]:
         return {
@@ -269,11 +269,11 @@ def test_what_a_tap_gets_back() -> None:
     both = state(3, bookmarks=marks, currently_syncing=users)
     assert given(None, None) is None
     assert given(both, state(4)) == both.value
-    # one begins anew: by its id, not by its name; and no stream is left out
+    # one stream starts over: its bookmark is removed, and so is `currently_syncing`
     assert given(None, both) == {"bookmarks": {users: {"at": 6}}}
     assert given(state(3, bookmarks={"orders": 5, users: 6}), None) == {"bookmarks": {"orders": 5}}
     assert warned == []
-    # where its bookmark is not known, all begin anew: nothing is left out
+    # if its bookmark cannot be identified, all streams start over
     for value in (
         {"at": 5},
         {"bookmarks": {"our/repository": {"orders": 5}}},
@@ -284,7 +284,7 @@ def test_what_a_tap_gets_back() -> None:
 
 
 def test_a_state_waits_for_all_streams_that_began_before_it() -> None:
-    """Also for one that has said nothing yet: it may be the one with the rows."""
+    """This includes a stream that has sent nothing yet: it may have the rows."""
     waiting = StateBarrier()
 
     def free() -> list[str]:
@@ -304,12 +304,12 @@ def test_a_state_waits_for_all_streams_that_began_before_it() -> None:
     waiting.end_stream(rows)
     assert free() == ["first"]
 
-    # a stream that breaks off before its first message may have had the rows
+    # a stream that fails before its first message may have had the rows
     hold("second")
     assert waiting.end_stream(late, failed=True) == ["second"]
     assert free() == []
     assert not waiting.hold_back("plugin", "second", None, 0)
-    # one that brings state only is waited for no longer; one that has rows and state is
+    # the barrier does not wait for a stream with only states, but for one with rows and states
     both = waiting.begin_stream()
     hold("third")
     waiting.note_state(both)

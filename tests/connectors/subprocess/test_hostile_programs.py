@@ -1,4 +1,4 @@
-"""A connector that wants to harm the loader costs its own streams, and neither time nor memory."""
+"""A hostile connector can fail its own streams, but not exhaust the loader's time or memory."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tests.connectors.subprocess.program_reads import opened, record_of, sends, 
 
 
 def _nested_references(levels: int) -> dict[str, Any]:
-    """A schema in which each definition names the next one many times."""
+    """Returns a schema in which each definition refers to the next one many times."""
     parts: dict[str, Any] = {
         f"d{n}": {"anyOf": [{"$ref": f"#/definitions/d{n + 1}"}] * 9} for n in range(levels)
     }
@@ -96,7 +96,7 @@ def test_a_long_name_is_no_column() -> None:
 
 
 class _Listed(ProgramSource):
-    """A source whose catalog is given."""
+    """A source with a given catalog."""
 
     def __init__(self, names: list[str]) -> None:
         self.name = "api"
@@ -139,7 +139,7 @@ def test_an_answer_without_end_is_ended(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_an_answer_that_never_comes_is_ended(tmp_path: Path) -> None:
-    """It says something now and then, so it never counts as hung."""
+    """The program prints something now and then, so it never counts as hung."""
     started = time.monotonic()
     with pytest.raises(TableError, match="has not answered for 4 seconds"):
         _answer(tmp_path, "import time\nwhile True: print('x', flush=True); time.sleep(.1)", 1.0)
@@ -216,7 +216,7 @@ def _nested(depth: int) -> str:
 
 @pytest.mark.parametrize("depth", [400, 5_000, 100_000])
 def test_a_deep_record_fails_its_stream_only(tmp_path: Path, depth: int) -> None:
-    """What the state before it covers is kept; the program goes on with other streams."""
+    """Records that the previous state covers are kept; the program continues with other streams."""
     data = f'{{"id":2,"text":{_nested(depth)}}}'
     deep = f'{{"type":"RECORD","record":{{"stream":"items","data":{data}}}}}'
     (tmp_path / "deep").write_text(deep + "\n")
@@ -238,7 +238,7 @@ def test_a_deep_record_fails_its_stream_only(tmp_path: Path, depth: int) -> None
 @pytest.mark.parametrize("depth", [600, 100_000])
 @pytest.mark.parametrize("kind", ["STREAM", "GLOBAL", "LEGACY"])
 def test_a_deep_state_fails_what_it_covers_only(tmp_path: Path, depth: int, kind: str) -> None:
-    """What the state before it covers is kept; streams that are read whole go on."""
+    """Records that the previous state covers are kept; streams that are read whole are complete."""
     states = {
         "STREAM": f'"stream":{{"stream_descriptor":{{"name":"items"}},"s":{_nested(depth)}}}',
         "GLOBAL": f'"global":{_nested(depth)}',
@@ -327,7 +327,7 @@ def test_a_wrong_kind_in_a_catalog_is_one_error(read: Any, good: Any, wrong: Any
 
 
 def test_nothing_in_a_catalog_may_be_null() -> None:
-    """Connectors write null for what they do not know."""
+    """Connectors write null for fields that they do not know."""
     fields = ("namespace", "json_schema", "supported_sync_modes", "source_defined_cursor")
     fields += ("default_cursor_field", "source_defined_primary_key")
     stream = {"name": "items", **dict.fromkeys(fields)}
@@ -338,7 +338,7 @@ def test_nothing_in_a_catalog_may_be_null() -> None:
 
 
 def test_messages_about_many_streams_are_read_at_once() -> None:
-    """Of streams without the namespace that the catalog gives them."""
+    """The messages lack the namespace that the catalog has."""
     streams = group_by_name(("shop", f"s{n}") for n in range(100_000))
     started = time.monotonic()
     found = [resolve_stream((None, f"s{n}"), {}, streams) for n in range(100_000)]

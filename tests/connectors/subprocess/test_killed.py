@@ -1,4 +1,4 @@
-"""The loader is killed while a connector delivers: the next run goes on as if nothing had been."""
+"""The loader is killed or interrupted while a connector runs: the next run has all records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.connectors.program import Program, items
 from tests.crash.workers import Worker
 
 ONCE = ("locked", "recovered-state", "recovered", "unlocked")
-"""Steps that a table takes once a run, however many batches there are."""
+"""Steps that a table reaches once per run, regardless of its number of batches."""
 
 
 @pytest.mark.parametrize(
@@ -32,9 +32,9 @@ ONCE = ("locked", "recovered-state", "recovered", "unlocked")
 def test_a_signal_ends_a_connector_that_is_asked(
     program: Program, worker: Worker, verb: str, number: signal.Signals, command: tuple[str, ...]
 ) -> None:
-    """One signal, within seconds, whatever the command; its configuration is not left behind.
+    """One signal ends it within seconds, with each command, and its configuration is deleted.
 
-    Only the last of the commands ends the process, which has run all of them.
+    One process runs all of the commands; only the last one ends it.
     """
     program.stream("items", items(1))
     program.configure(config={"acts": {verb: [{"deaf": ["SIGTERM", "SIGINT"], "sleep": 300}]}})
@@ -58,9 +58,9 @@ def test_a_signal_ends_a_connector_that_is_asked(
 
 @pytest.mark.slow
 def test_killed_at_every_step_of_a_second_batch(program: Program, worker: Worker) -> None:
-    """Each table is at another step of its second batch when the loader dies.
+    """Each table is at a different step of its second batch when the loader dies.
 
-    The connector has begun a further table and would deliver for minutes.
+    The connector has begun another table, and would run for minutes.
     """
     places = {f"at_{step.replace('-', '_')}": step for step in STEPS if step not in ONCE}
     tables = [*places, "unread"]
@@ -83,7 +83,7 @@ def test_killed_at_every_step_of_a_second_batch(program: Program, worker: Worker
         assert program.raw(table) == [(n, (n - 1) // 4 + 1) for n in range(1, seen + 1)], table
     program.configure(config={"every": 2}, batch_rows=4)
     program.run("--concurrency", "4")
-    # whichever run of this user comes first removes it, one of another test, too
+    # The next run of the same user deletes the folder, even if it belongs to another test.
     assert not _private_folders(worker), "its configuration holds secrets"
     again = program.run("--concurrency", "4")
     for table in tables:
@@ -93,7 +93,7 @@ def test_killed_at_every_step_of_a_second_batch(program: Program, worker: Worker
         "select table_name, sum(rows_appended) from raw._cq_syncs group by 1 order by 1"
     )
     assert ledger == [(table, 10) for table in sorted(tables)]
-    # it went on from the state of the newest commit, not from the beginning
+    # it resumed from the state of the newest commit
     given = {
         part["stream"]["stream_descriptor"]["name"]: part["stream"]["stream_state"]["cursor"]
         for part in program.calls()[1]["state"]
@@ -103,7 +103,7 @@ def test_killed_at_every_step_of_a_second_batch(program: Program, worker: Worker
 
 
 def _private_folders(worker: Worker) -> list[Path]:
-    """Returns the folders that the worker has made for connectors."""
+    """Returns the folders that the worker has created for connectors."""
     own = f"{name_prefix(KIND)}{worker.process.pid}-*"
     return [*Path(tempfile.gettempdir()).glob(own)]
 

@@ -1,4 +1,4 @@
-"""Wildcards that mask fields without a column: a change is noticed as one of the column `_rest`."""
+"""Wildcards that mask fields without a column: a change is detected as a change of `_rest`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_wildcards_that_change_after_fields_were_loaded(program: Program) -> Non
     program.stream("items", items(1))
     configure(program, {"name": "redact"})
     program.run()
-    # without a value in `_rest`, no wildcard can have another result
+    # while `_rest` is empty, another wildcard cannot change its values
     configure(program, {"name": "redact", "phone*": "redact"})
     program.rows["items"] += [{**items(2)[0], "phone_1": "0049"}]
     program.run()
@@ -23,7 +23,7 @@ def test_wildcards_that_change_after_fields_were_loaded(program: Program) -> Non
         ("***", None, 1),
         ("***", '{"phone_1":"***"}', 2),
     ]
-    # neither does another mask of the same fields
+    # another mask of the same fields does not change them, either
     configure(program, {"PHONE*": None, "name": "redact"})
     program.run()
     for masks in ({"name": "redact"}, {"name": "redact", "phone*": "redact", "e*": "redact"}):

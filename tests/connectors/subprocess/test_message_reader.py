@@ -1,4 +1,4 @@
-"""No state is ahead of its records: what one read of a program hands out, and when it must wait."""
+"""A read of a program's messages never returns a state before the records that it covers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_records_that_no_state_covers_are_dropped(tmp_path: Path, then: str) -> 
     with pytest.raises(TableError, match="the program failed"):
         following()
     delivery.close()
-    # one that is read whole has nothing to show for itself
+    # a stream that is read whole returns nothing
     delivery, following = opened(tmp_path, sends(*messages, then=then), None, [])
     with pytest.raises(TableError, match="the program failed"):
         following()
@@ -108,7 +108,7 @@ def test_a_run_that_is_stopped_does_not_wait(tmp_path: Path) -> None:
 def test_what_a_program_leaves_behind_does_not_keep_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may be what sends the records, so the read has not ended well."""
+    """That process may be the one that sends the records, so the read fails."""
     monkeypatch.setattr(supervisor, "LINGER", 0.3)
     leaves = "import subprocess; print(subprocess.Popen(['sleep', '60']).pid, file=sys.stderr)"
     reported = {"stream_descriptor": {"name": "items"}, "status": "COMPLETE"}
@@ -120,7 +120,7 @@ def test_what_a_program_leaves_behind_does_not_keep_the_run(
     with pytest.raises(TableError, match="keeps its output open"):
         following()
     delivery.close()
-    # all that was asked for is there: nobody waits for it
+    # all requested streams are complete: the read does not wait for it
     script = sends(record_of(1), state_of(1), ended, then=leaves)
     delivery, following = opened(tmp_path, script, Limits(9), [])
     assert following().is_last
@@ -139,7 +139,7 @@ def test_what_a_program_leaves_behind_does_not_keep_the_run(
 def test_a_process_with_a_session_of_its_own_does_not_keep_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
 ) -> None:
-    """It cannot be ended with the program, and holds the output open."""
+    """It cannot be killed together with the program, and keeps the output open."""
     monkeypatch.setattr(supervisor, "LINGER", 0.3)
     leaves = (
         "import subprocess; "
@@ -175,7 +175,7 @@ def test_a_state_that_counts_more_records_than_came_is_not_taken(tmp_path: Path)
 
 
 def test_messages_of_an_odd_shape_do_not_end_the_read(tmp_path: Path) -> None:
-    """Those that are no records or states."""
+    """This applies to messages other than records and states."""
     counted = state_of(1)
     counted["state"]["sourceStats"] = {"recordCount": "9"}
     odd: list[dict[str, Any]] = [
@@ -234,7 +234,7 @@ def test_deletions_are_kept_with_the_state_that_covers_them(tmp_path: Path) -> N
     assert (piece.counts.rows, piece.counts.deletions, piece.deletion_columns) == (2, 1, (("id",),))
     assert piece.path is not None
     assert piece.deletions_path is not None
-    # what comes after a deletion says so
+    # records after a deletion are marked
     after = [json.loads(line).get("d") for line in piece.path.read_text().splitlines()]
     assert after == [None, 1]
     assert json.loads(piece.deletions_path.read_text()) == {"d": 1, "r": '["id"]', "c0": 1}
@@ -253,7 +253,7 @@ def test_deletions_are_kept_with_the_state_that_covers_them(tmp_path: Path) -> N
 
 
 def test_a_record_without_its_namespace_is_not_lost(tmp_path: Path) -> None:
-    """The next state covers it; and the loader's own warnings are not crowded out by others."""
+    """The next state covers it. The loader's own warnings are shown despite many others."""
     log = [{"type": "LOG", "log": {"level": "WARN", "message": f"w{n}"}} for n in range(30)]
     foreign = record_of(9)
     foreign["record"]["stream"] = "others"
@@ -270,7 +270,7 @@ def test_a_record_without_its_namespace_is_not_lost(tmp_path: Path) -> None:
     assert "records of others, which this run did not request, are ignored" in warned
     delivery.close()
 
-    # a stream that was not asked for may have that name, too
+    # a stream that was not requested may have the same name
     delivery, following = opened(tmp_path, script, Limits(9), [], eu, (us, *others))
     assert following().counts.rows == 2
     delivery.close()

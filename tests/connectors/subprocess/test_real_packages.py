@@ -1,4 +1,4 @@
-"""A connector and a tap from the package index, unchanged: two syncs, an empty and a resent one."""
+"""Real connectors from the package index: a first sync, one without changes, and resent rows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_source_faker(project: Project) -> None:
     assert {again.table(f"faker.{n}")["status"] for n in ("users", "products")} == {"nothing new"}
     assert again.table("faker.users")["read"] == 0
 
-    # everything again: from nothing, with the same times as before
+    # after a reset, all records are sent again, with the same times as before
     project.loader("state", "reset", "faker.products")
     before = project.rows("select id, price from raw.products order by id")
     project.run("--select", "faker.products")
@@ -52,7 +52,7 @@ def test_source_faker(project: Project) -> None:
 
 @pytest.mark.usefixtures("project")  # not in the fast lane: it needs the connectors
 def test_the_words_by_which_airbyte_cdk_leaves_records_out() -> None:
-    """They are its own: another version may say it otherwise."""
+    """airbyte-cdk may change these texts in another version."""
     program = Path(installed("source-declarative-manifest"))
     [package] = program.parents[1].glob("lib/*/site-packages/airbyte_cdk")
     said = "".join(path.read_text("utf-8") for path in package.joinpath("sources").rglob("*.py"))
@@ -74,7 +74,7 @@ def test_tap_jsonl(project: Project) -> None:
     ]
     again = project.run().table("files.orders")
     assert (again["status"], again["appended"]) == ("nothing new", 0)
-    # touched: all rows come again; and a row with a new field
+    # the file is touched: all rows are sent again, and one row has a new field
     with file.open("a") as more:
         more.write('{"id": 3, "note": "new"}\n')
     os.utime(file, (1_750_000_100, 1_750_000_100))
@@ -86,7 +86,7 @@ def test_tap_jsonl(project: Project) -> None:
 @needs_faker
 @pytest.mark.slow
 def test_snapshots_and_proofs_over_all_three(project: Project) -> None:
-    """Airbyte, Singer, CloudQuery: `loader codegen`, two syncs, and every proof holds."""
+    """Airbyte, Singer, CloudQuery: after `loader codegen` and two syncs, all dbt tests pass."""
     file = project.folder / "orders.jsonl"
     python, plugin = installed("python", "-cloudquery"), ROOT / "tests/services/cq_plugin.py"
     data = project.folder / "shop.json"
@@ -121,7 +121,7 @@ def test_snapshots_and_proofs_over_all_three(project: Project) -> None:
     ended = dbt.run("build").values()
     wrong = [one for one in ended if one.status not in ("success", "pass")]
     assert not wrong, wrong
-    # of each table a model and its tests; of the package three models and four tests
+    # a model and its tests for each table; three models and four tests of the package
     assert len(ended) >= 3 * 2 + 3 + 4
     snapshot = {row["id"]: row["price"] for row in dbt.rows("files_lines_latest")}
     assert snapshot == {n: n + 6 / 8 for n in range(1, 7)}

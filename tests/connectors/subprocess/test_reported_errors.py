@@ -1,4 +1,4 @@
-"""An error that a program reports fails what may lack records, and is shown without secrets."""
+"""A reported error fails the streams that may lack records, and is shown without secrets."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ print('x' * 20, {_TOKEN!r}, sep='')""",
     ],
 )
 def test_a_secret_across_the_end_of_what_is_shown(tmp_path: Path, said: str) -> None:
-    redactor = Redactor()  # knows it only when words are about to be shown, as of a connector
+    redactor = Redactor()  # learns the secret just before text is shown, as for a connector
     warned: list[str] = []
     hide = partial(redactor.add, _TOKEN)
     delivery, following = opened(tmp_path, said, Limits(100), warned, before=hide)
@@ -85,7 +85,7 @@ def test_a_program_that_fails_after_all_is_sent_is_told_of(tmp_path: Path) -> No
 def test_why_a_program_ended_is_in_its_log(
     tmp_path: Path, said: list[dict[str, Any]], reported: str
 ) -> None:
-    """Its own error trace says it better, and what is last on stderr less well."""
+    """An error trace takes precedence over the log, and the log over the end of stderr."""
     script = sends(*said, then="print('bye', file=sys.stderr); sys.exit(1)")
     delivery, following = opened(tmp_path, script, Limits(9), [])
     with pytest.raises(TableError) as failed:
@@ -95,7 +95,7 @@ def test_why_a_program_ended_is_in_its_log(
 
 
 def test_a_stream_that_began_and_never_ended_is_not_whole(tmp_path: Path) -> None:
-    """Where the connector says of others that they have ended."""
+    """This applies if the connector reports that other streams are complete."""
 
     def status(name: str, what: str) -> dict[str, Any]:
         reported = {"stream_descriptor": {"name": name}, "status": what}
@@ -133,7 +133,7 @@ def test_a_stream_that_began_and_never_ended_is_not_whole(tmp_path: Path) -> Non
     began, other = status("items", "STARTED"), status("others", "COMPLETE")
     with pytest.raises(TableError, match="did not complete the stream"):
         read(began, record_of(1), other)
-    assert read(began, record_of(1)).counts.rows == 1  # it never says so
+    assert read(began, record_of(1)).counts.rows == 1  # it reports no completions
     assert read(record_of(1), other).counts.rows == 1
     assert read(began, record_of(1), status("items", "COMPLETE"), other).counts.rows == 1
 
@@ -156,7 +156,7 @@ def test_a_stream_that_began_and_never_ended_is_not_whole(tmp_path: Path) -> Non
 def test_a_stream_is_not_complete_after_an_error(
     tmp_path: Path, message: dict[str, Any], lost: bool
 ) -> None:
-    """Whatever the connector says afterwards; one about another stream is none of its business."""
+    """This holds even if completion is reported later; errors of other streams do not count."""
 
     def status(what: str) -> dict[str, Any]:
         reported = {"stream_descriptor": {"name": "items"}, "status": what}

@@ -1,4 +1,4 @@
-"""A JSON value reaches its column exactly, or whole in `_rest`; no Spark is needed."""
+"""A JSON value is stored exactly in its column, or unchanged in `_rest`; without Spark."""
 
 from __future__ import annotations
 
@@ -261,7 +261,7 @@ ANYTHING = st.recursive(
 
 @given(ANYTHING)
 def test_whatever_comes_fits_or_does_not(value: Any) -> None:
-    """Nothing but a misfit is raised, and what fits can be written."""
+    """No other error is raised, and values that fit can be written as JSON."""
     for data_type, _, _ in FITS:
         if value is None:
             continue
@@ -318,7 +318,7 @@ def test_what_a_connector_gets_back() -> None:
     assert given(stream("a", 1), None) == [{"type": "STREAM", "stream": stream("a", 1).value}]
     [whole] = given(every(5), every(3))
     assert whole == {"type": "GLOBAL", "global": every(3).value}
-    # without a state, or with an older one of its own: the connector had one for each stream
+    # the other stream has no state, or an older one of its own: its part is removed
     for older in (None, stream("b", 4)):
         [part] = given(every(5), older)
         names = [each["stream_descriptor"]["name"] for each in part["global"]["stream_states"]]
@@ -329,7 +329,7 @@ def test_what_a_connector_gets_back() -> None:
     assert given(legacy, None) == {"a": 1, "c": 3}
     assert given(ConnectorState("airbyte", "LEGACY", True, 1, '{"a": 1}'), None) == {"a": 1}
     assert warned == []
-    # what cannot be divided is not given back: the other stream would miss records
+    # a state that cannot be divided is not passed: the other stream would miss records
     opaque = ConnectorState("airbyte", "LEGACY", True, 1, '{"cursor": 1}')
     log = ConnectorState(
         "airbyte", "GLOBAL", True, 1, '{"shared_state": {"lsn": 1}, "stream_states": []}'
@@ -341,7 +341,7 @@ def test_what_a_connector_gets_back() -> None:
             "b starts over, but the connector has one state for all streams: all records "
             "are read again, and records without a primary key are appended again"
         )
-    # a state may leave out the namespace that the catalog says
+    # a state may lack the namespace that the catalog has
     x, y, z = ("n", "a"), ("n", "b"), ("m", "b")
     [part] = build_state_input({x: every(5), y: None}, {x, y}, warned.append) or []
     [kept] = part["global"]["stream_states"]
@@ -433,7 +433,7 @@ def test_what_a_specification_calls_secret() -> None:
 
 
 def test_a_manifests_times_stay_as_they_are_written(tmp_path: Path) -> None:
-    """A connector gets its manifest as JSON, which has no times."""
+    """A connector gets its manifest as JSON, which has no type for times."""
     (tmp_path / "m.yaml").write_text("spec: {default: 2024-01-01, from: 2022-03-01T00:00:00Z}\n")
     given = build_config(AirbyteOptions(manifest="m.yaml"), tmp_path)
     reported = json.loads(encode(given))["__injected_declarative_manifest"]
