@@ -82,7 +82,7 @@ SPARK_OPTIONS = (
 os.environ["SPARK_SUBMIT_OPTS"] = " ".join(SPARK_OPTIONS)
 os.environ["STRANDLINE_SHUFFLE_PARTITIONS"] = "1"
 # What names and values of a source try to read: in the environment of the JVM, of dbt and of the
-# loader (tests/codegen/test_any_name.py).
+# loader (tests/codegen/test_hostile_names.py).
 os.environ.setdefault("STRANDLINE_MARKER", uuid.uuid4().hex)
 os.environ["DBT_SEND_ANONYMOUS_USAGE_STATS"] = "false"
 for name in ("DBT_PROFILES_DIR", "DBT_TARGET", "STRANDLINE_TARGET"):
@@ -119,7 +119,7 @@ HEAVY = (
     "tests/schedulers/test_airflow.py",
     "tests/dbt/test_proofs_property.py",
     "tests/sync/test_sweep.py",
-    "tests/cdc/test_pieces.py",
+    "tests/cdc/test_chunked_first_loads.py",
     "tests/reconcile/test_doubted.py",
     "tests/dbt/test_modes.py",
     "tests/dbt/test_latest_followed.py",

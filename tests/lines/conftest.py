@@ -2,4 +2,4 @@
 
 import os
 
-collect_ignore = [] if os.environ.get("OTHER_PYTHON") else ["test_in_turn.py"]
+collect_ignore = [] if os.environ.get("OTHER_PYTHON") else ["test_spark_versions.py"]

@@ -15,7 +15,7 @@ from loader.sync.ingest import Ingest
 from loader.sync.pipeline import Pipeline
 from loader.sync.run_context import Watch
 from loader.sync.runner import run_tables
-from tests.connectors.cloudquery.test_served import Bridge, synced
+from tests.connectors.cloudquery.test_ingest import Bridge, synced
 from tests.connectors.conftest import program as program
 from tests.connectors.program import TIME, Program, at
 from tests.crash.test_lease import pyiceberg_catalog as pyiceberg_catalog

@@ -9,8 +9,8 @@ from loader.connectors.cloudquery.ingest import CloudQueryIngest
 from loader.spec.spec import load_spec
 from loader.sync.ingest import Ingest
 from loader.sync.run_context import Watch
-from tests.connectors.cloudquery.test_served import Bridge
-from tests.connectors.cloudquery.test_served_locked import session
+from tests.connectors.cloudquery.test_ingest import Bridge
+from tests.connectors.cloudquery.test_ingest_locks import session
 from tests.sync.project import Project
 
 LOOKING = (

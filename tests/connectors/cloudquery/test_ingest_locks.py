@@ -16,7 +16,7 @@ from loader.sync import ingest
 from loader.sync.ingest import Ingest
 from loader.sync.run_context import Watch
 from loader.sync.runner import Outcome
-from tests.connectors.cloudquery.test_served import ORDERS, Bridge
+from tests.connectors.cloudquery.test_ingest import ORDERS, Bridge
 from tests.sync.project import Project
 
 
