@@ -63,7 +63,9 @@ def _damage(rows: list[Row]) -> list[Row]:
     return [*stale, {**rows[0], "id": 9000}, rows[99]]
 
 
-def test_a_copy_becomes_the_first_batch_and_later_runs_go_on(project: Project, shop: Shop) -> None:
+def test_a_copy_becomes_the_first_batch_and_later_runs_continue(
+    project: Project, shop: Shop
+) -> None:
     _configure(project, shop)
     copy = shop.write(_damage(shop.rows()))
     with contextlib.closing(shop.database.connect()) as slow, slow.cursor() as cursor:
@@ -110,7 +112,7 @@ def test_an_adoption_is_one_first_batch_like_a_first_load(project: Project, shop
     assert [row[:-1] for row in rows] == [row[:-1] for row in first]
 
 
-def test_models_and_proofs_of_an_adopted_table_hold(project: Project, shop: Shop) -> None:
+def test_dbt_tests_of_an_adopted_table_pass(project: Project, shop: Shop) -> None:
     _configure(project, shop)
     assert project.loader("adopt", "orders", shop.write(_damage(shop.rows()))).code == 0
     schema = project.schema
@@ -187,7 +189,7 @@ def test_killed_at_each_step(project: Project, shop: Shop, workers: Workers) -> 
         (COLUMNS, {"sync_mode": "full_refresh", "cursor_field": None}, "full_refresh` cannot be"),
     ],
 )
-def test_what_cannot_be_proved_is_refused(
+def test_copies_that_cannot_be_adopted_are_refused(
     project: Project, shop: Shop, columns: str, options: dict[str, object], expected: str
 ) -> None:
     _configure(project, shop, **options)

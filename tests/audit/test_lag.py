@@ -14,7 +14,7 @@ from loader.cli import main
 from tests.audit.conftest import Shop
 
 
-def _between_looks(monkeypatch: pytest.MonkeyPatch, act: object) -> None:
+def _act_in_pause(monkeypatch: pytest.MonkeyPatch, act: object) -> None:
     """Runs a function in the pause between the two comparisons."""
     run = auditor.Auditor.run
 
@@ -26,7 +26,7 @@ def _between_looks(monkeypatch: pytest.MonkeyPatch, act: object) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_the_tool_loads_in_the_pause_was_lag(
+def test_rows_that_the_tool_loads_during_the_pause_are_lag(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     chosen = random.Random(seed)
@@ -34,7 +34,7 @@ def test_what_the_tool_loads_in_the_pause_was_lag(
     late = set(chosen.sample(range(1, 900), 60))
     lost = set(chosen.sample(sorted(late), 7))
     copy = shop.write([row for row in rows if row["id"] not in late])
-    _between_looks(
+    _act_in_pause(
         monkeypatch,
         lambda _: shop.write([row for row in rows if row["id"] in late - lost]),
     )
@@ -43,13 +43,13 @@ def test_what_the_tool_loads_in_the_pause_was_lag(
     assert {e["key"] for e in found["examples"]} == {f"id={i}" for i in lost}
 
 
-def test_rows_that_change_in_the_pause_are_not_judged(
+def test_rows_that_change_during_the_pause_count_as_lag(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = shop.rows()
     changed = [dict(row, note="old") if row["id"] in (5, 6) else row for row in rows]
     copy = shop.write([row for row in changed if row["id"] != 7] + [dict(rows[0], id=2000)])
-    _between_looks(
+    _act_in_pause(
         monkeypatch,
         lambda _: shop.database.execute(
             "update orders set note = 'newer' where id = 5",

@@ -61,7 +61,7 @@ def _names(columns: str) -> str:
     return ", ".join(part.split()[0] for part in columns.split(", "))
 
 
-def _broken_off(project: Project, at: int, between: Callable[[], None] = lambda: None) -> bool:
+def _interrupt_run(project: Project, at: int, between: Callable[[], None] = lambda: None) -> bool:
     """Runs, and lets each table fail after a number of batches; returns whether one did.
 
     Args:
@@ -86,7 +86,9 @@ def _broken_off(project: Project, at: int, between: Callable[[], None] = lambda:
     return any(errors)
 
 
-def _living(project: Project, table: str, names: str, wanted: str = "v") -> list[tuple[Any, ...]]:
+def _read_newest(
+    project: Project, table: str, names: str, wanted: str = "v"
+) -> list[tuple[Any, ...]]:
     return project.rows(
         f"""
         select newest.{wanted}
@@ -101,17 +103,17 @@ def _living(project: Project, table: str, names: str, wanted: str = "v") -> list
     )
 
 
-def _twice(project: Project, table: str) -> list[tuple[Any, ...]]:
+def _find_duplicates(project: Project, table: str) -> list[tuple[Any, ...]]:
     """Returns versions that the raw table has twice; each write sets a different `v`."""
     return project.rows(
         f"select v from raw.{table} where not _cq_deleted group by v having count(*) > 1"
     )
 
 
-def test_each_kind_of_key_has_its_pieces(project: Project, shop: Database) -> None:
+def test_each_kind_of_key_is_loaded_in_chunks(project: Project, shop: Database) -> None:
     """The key of a change tells whether a later chunk contains it."""
     follow(project, shop, *ALL, batch_rows=7)
-    _broken_off(project, 2)
+    _interrupt_run(project, 2)
     for table in ALL:
         pieces = [7, 7] if table in KEYS else [21 if table == "bounded" else 24]
         counts = f"select count(*) from raw.{table} group by _cq_batch order by _cq_batch"
@@ -131,13 +133,13 @@ def test_each_kind_of_key_has_its_pieces(project: Project, shop: Database) -> No
     project.run()
     for table, (columns, _) in ALL.items():
         living = shop.query(f'select v from {table} order by v collate "C"')
-        assert _living(project, table, _names(columns)) == living, table
-        assert _twice(project, table) == [], table
+        assert _read_newest(project, table, _names(columns)) == living, table
+        assert _find_duplicates(project, table) == [], table
     again = project.run()
     assert {again.table(f"shop.{table}")["appended"] for table in ALL} == {0}
 
 
-def test_broken_off_anywhere_with_writers_in_between(
+def test_interrupted_anywhere_while_others_write(
     project: Project, postgres_database: Database
 ) -> None:
     """Long transactions insert, update, move and delete rows; none is lost or duplicated."""
@@ -182,7 +184,7 @@ def test_broken_off_anywhere_with_writers_in_between(
     follow(project, postgres_database, *tables, batch_rows=9)
     for writer in writers:
         writer.execute("set lock_timeout = '20ms'")
-    while _broken_off(project, dice.randrange(1, 4), write_much):
+    while _interrupt_run(project, dice.randrange(1, 4), write_much):
         pass
     for writer in writers:
         writer.execute("commit")
@@ -190,11 +192,11 @@ def test_broken_off_anywhere_with_writers_in_between(
     project.run()
     for table in tables:
         living = postgres_database.query(f'select v from {table} order by v collate "C"')
-        assert _living(project, table, "a, b") == living, table
-        assert _twice(project, table) == [], table
+        assert _read_newest(project, table, "a, b") == living, table
+        assert _find_duplicates(project, table) == [], table
 
 
-def test_what_the_pieces_do_not_survive(project: Project, postgres_database: Database) -> None:
+def test_changes_that_restart_a_first_load(project: Project, postgres_database: Database) -> None:
     """Another key or type, a TRUNCATE, a large value of a row that has moved to another chunk."""
     large = ("turned", "moved", "away")
     for table in large:
@@ -211,7 +213,7 @@ def test_what_the_pieces_do_not_survive(project: Project, postgres_database: Dat
         )
     tables = (*large, "emptied", "altered")
     follow(project, postgres_database, *tables, batch_rows=4)
-    _broken_off(project, 1)
+    _interrupt_run(project, 1)
     postgres_database.execute(
         "alter table turned drop constraint turned_pkey, add primary key (b, a)",
         "delete from moved where (a, b) = (0, 1)",
@@ -231,12 +233,12 @@ def test_what_the_pieces_do_not_survive(project: Project, postgres_database: Dat
     for table in tables:
         living = postgres_database.query(f'select v, note from {table} order by v collate "C"')
         names = "a, b" if table in large else "id"
-        assert _living(project, table, names, "v, newest.note") == living, table
+        assert _read_newest(project, table, names, "v, newest.note") == living, table
     again = project.run()
     assert {again.table(f"shop.{table}")["appended"] for table in tables} == {0}
 
 
-def test_settings_names_and_collations_that_get_in_the_way(
+def test_unusual_settings_names_and_collations(
     project: Project, postgres_database: Database
 ) -> None:
     """A table whose text key is not ordered by bytes is loaded in one batch."""
@@ -259,7 +261,7 @@ def test_settings_names_and_collations_that_get_in_the_way(
     assert batches == (3 if by_bytes else 1)
 
 
-def test_values_that_no_lake_holds_are_refused_when_it_goes_on(
+def test_unsupported_values_are_refused_when_a_load_resumes(
     project: Project, postgres_database: Database
 ) -> None:
     postgres_database.execute(
@@ -267,7 +269,7 @@ def test_values_that_no_lake_holds_are_refused_when_it_goes_on(
         "insert into papers select n, date '2025-01-01' from generate_series(1, 10) n",
     )
     follow(project, postgres_database, "papers", batch_rows=7)
-    assert _broken_off(project, 1)
+    assert _interrupt_run(project, 1)
     postgres_database.execute("insert into papers values (20, '0100-02-28')")
     ran = project.loader("run")
     assert ran.code == 1

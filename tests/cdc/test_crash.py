@@ -34,7 +34,7 @@ CHANGES = (
 VERSIONS = {1: [1, 11, 111, 211], 2: [2, 12, None], 3: [3, 13], 4: [4]}
 
 
-def _versions(project: Project, table: str) -> dict[int, list[int | None]]:
+def _read_versions(project: Project, table: str) -> dict[int, list[int | None]]:
     found: dict[int, list[int | None]] = {}
     for key, value in project.rows(
         f"select id, if(_cq_deleted, null, v) from raw.{table} "
@@ -45,7 +45,7 @@ def _versions(project: Project, table: str) -> dict[int, list[int | None]]:
 
 
 @pytest.mark.slow
-def test_killed_at_every_step_of_a_sync_by_the_log_and_in_the_midst_of_a_first_load(
+def test_killed_at_every_step_of_a_sync_and_during_a_first_load(
     project: Project, postgres_database: Database, workers: Workers
 ) -> None:
     """First loads die in the second of three chunks; published chunks are not read again."""
@@ -81,21 +81,21 @@ def test_killed_at_every_step_of_a_sync_by_the_log_and_in_the_midst_of_a_first_l
     ran = project.run("--concurrency", "4")
     assert {ran.table(f"load.{table}")["appended"] for table in pieces} == {2}
     for table in places:
-        assert _versions(project, table) == VERSIONS, table
+        assert _read_versions(project, table) == VERSIONS, table
         assert newest(project, table, "id", "v") == [(1, 211), (3, 13), (4, 4)]
     assert position(postgres_database, slot) != before
     project.run("--concurrency", "4")
     for table, step in pieces.items():
         # If row 2 was deleted before its chunk was published, the raw table never has it.
         second = {} if step == "staged" else {2: [2, 12, None]}
-        assert _versions(project, table) == {1: [1, 11], **second, 3: [13], 4: [14]}, table
+        assert _read_versions(project, table) == {1: [1, 11], **second, 3: [13], 4: [14]}, table
     again = project.run("--concurrency", "4")
     names = [f"shop.{table}" for table in places] + [f"load.{table}" for table in pieces]
     assert {again.table(name)["status"] for name in names} == {"nothing new"}
 
 
 @pytest.mark.slow
-def test_ended_while_the_log_is_read(
+def test_interrupted_while_the_log_is_read(
     project: Project, postgres_database: Database, workers: Workers
 ) -> None:
     """A closed connection, Ctrl-C and a kill: no change is lost, no process or file is left."""
@@ -110,7 +110,7 @@ def test_ended_while_the_log_is_read(
         "update things set v = v + 1",
     )
     victim.start(project, "run")
-    _reading(postgres_database, victim)
+    _wait_until_reading(postgres_database, victim)
     postgres_database.execute(
         "select pg_terminate_backend(active_pid) from pg_replication_slots "
         "where database = current_database()"
@@ -121,14 +121,14 @@ def test_ended_while_the_log_is_read(
     assert "source shop, sync_mode: cdc: the database closed the connection" in error
     assert error.endswith("No changes were appended; run again")
     victim.start(project, "run")
-    _reading(postgres_database, victim)
+    _wait_until_reading(postgres_database, victim)
     victim.process.send_signal(signal.SIGINT)
     ran = victim.ended()
     assert ran.code == 1
     assert len(ran.errors) == 1
     assert "reading the log was interrupted" in ran.errors[0]
     victim.start(project, "run")
-    children = _reading(postgres_database, victim)
+    children = _wait_until_reading(postgres_database, victim)
     victim.kill()
     deadline = time.monotonic() + 60
     while any(Path(f"/proc/{pid}").exists() for pid in children):
@@ -137,22 +137,22 @@ def test_ended_while_the_log_is_read(
     assert project.run().table("shop.things")["appended"] == 80001
     [(keys, versions)] = project.rows("select count(distinct id), count(*) from raw.things")
     assert (keys, versions) == (40001, 80002)
-    assert _spools(victim) == []
+    assert _find_spools(victim) == []
 
 
-def _reading(database: Database, worker: Worker) -> list[int]:
+def _wait_until_reading(database: Database, worker: Worker) -> list[int]:
     """Waits until a run has read some changes; returns the processes that read them."""
     deadline = time.monotonic() + 120
-    while not any(file.stat().st_size for file in _spools(worker)):
+    while not any(file.stat().st_size for file in _find_spools(worker)):
         assert time.monotonic() < deadline
         assert worker.process.poll() is None
         time.sleep(0.02)
     [(active,)] = database.query("select count(active_pid) from pg_replication_slots")
     assert active == 1
-    return _readers(worker.process.pid)
+    return _find_readers(worker.process.pid)
 
 
-def _spools(worker: Worker) -> list[Path]:
+def _find_spools(worker: Worker) -> list[Path]:
     """Returns the files with the changes that a process has read; it deletes them at its end."""
     found = []
     for folder in Path(tempfile.gettempdir()).glob(f"{name_prefix('cdc')}{worker.process.pid}-*"):
@@ -161,7 +161,7 @@ def _spools(worker: Worker) -> list[Path]:
     return found
 
 
-def _readers(parent: int) -> list[int]:
+def _find_readers(parent: int) -> list[int]:
     """Returns the child processes of a run that read the log."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):

@@ -31,7 +31,7 @@ POLLS = (
 )
 
 
-def test_what_has_committed_is_read_though_it_is_not_on_disk(
+def test_commits_that_are_not_flushed_are_read(
     project: Project, postgres_database: Database
 ) -> None:
     """With `synchronous_commit = off`, a commit is flushed later; only flushed log can be read."""
@@ -64,7 +64,7 @@ def test_another_reader_moves_the_slot_during_a_run(
     with _reader(postgres_database, tmp_path) as reader:
         reader.send_signal(signal.SIGSTOP)
         postgres_database.execute("set synchronous_commit = on", "update things set v = 2")
-        mover = threading.Thread(target=_moved, args=(postgres_database, reader, began))
+        mover = threading.Thread(target=_move_slot, args=(postgres_database, reader, began))
         mover.start()
         ran = project.loader("run")
         mover.join()
@@ -76,7 +76,7 @@ def test_another_reader_moves_the_slot_during_a_run(
 
 
 @pytest.mark.parametrize("does", ["drop_replication_slot", "replication_slot_advance"])
-def test_the_slot_goes_just_before_it_is_read(
+def test_the_slot_is_dropped_or_advanced_just_before_it_is_read(
     project: Project,
     postgres_database: Database,
     monkeypatch: pytest.MonkeyPatch,
@@ -123,7 +123,7 @@ def _reader(database: Database, folder: Path) -> Iterator[subprocess.Popen[bytes
         process.wait()
 
 
-def _moved(database: Database, reader: subprocess.Popen[bytes], began: str) -> None:
+def _move_slot(database: Database, reader: subprocess.Popen[bytes], began: str) -> None:
     polls: dict[int, set[str]] = {}
     while all(len(starts) < 3 for starts in polls.values()):  # the run waits for the reader
         for pid, start in database.query(POLLS):
@@ -135,9 +135,7 @@ def _moved(database: Database, reader: subprocess.Popen[bytes], began: str) -> N
     reader.terminate()
 
 
-def test_columns_that_take_the_place_of_others(
-    project: Project, postgres_database: Database
-) -> None:
+def test_columns_that_replace_others(project: Project, postgres_database: Database) -> None:
     """A column name in the log may mean another column than the one that has this name now."""
     tables = ("again", "contracted", "renamed", "plain")
     postgres_database.execute(
@@ -171,9 +169,7 @@ def test_columns_that_take_the_place_of_others(
     assert anew == {"shop.again", "shop.contracted", "shop.renamed"}
 
 
-def test_a_table_that_takes_the_place_of_another(
-    project: Project, postgres_database: Database
-) -> None:
+def test_a_table_that_replaces_another(project: Project, postgres_database: Database) -> None:
     """The publication is for all tables, so it contains the new table without an ALTER."""
     postgres_database.execute(
         "create table things (id int primary key, v int)",
@@ -227,7 +223,7 @@ def test_a_source_that_is_renamed_keeps_the_log_for_all_of_its_tables(
     assert "select pg_drop_replication_slot('kept')" in warnings
 
 
-def test_the_slot_stays_while_a_first_load_goes_on(
+def test_the_slot_does_not_move_during_a_first_load(
     project: Project, postgres_database: Database
 ) -> None:
     """A table needs the log from the slot's position at the start of its first load."""
@@ -235,7 +231,7 @@ def test_the_slot_stays_while_a_first_load_goes_on(
         "create table things (id int primary key, v int)", "insert into things values (1, 1)"
     )
     follow(project, postgres_database, "things")
-    with _watched(
+    with _poll(
         postgres_database,
         "select mode from pg_locks where locktype = 'advisory' and database = "
         "(select oid from pg_database where datname = current_database())",
@@ -265,7 +261,7 @@ def test_a_first_load_locks_the_table_that_it_reads(
     follow(project, postgres_database, "old")
     project.run()
     follow(project, postgres_database, "old", "new")
-    with _watched(
+    with _poll(
         postgres_database,
         "select relation::regclass::text from pg_locks join pg_stat_activity using (pid) "
         "where state = 'idle in transaction' and relation in ('old'::regclass, 'new'::regclass)",
@@ -275,7 +271,7 @@ def test_a_first_load_locks_the_table_that_it_reads(
 
 
 @contextmanager
-def _watched(database: Database, query: str) -> Iterator[set[str]]:
+def _poll(database: Database, query: str) -> Iterator[set[str]]:
     """Polls a query during a block; yields the set of the values that it returns."""
     found: set[str] = set()
     ended = threading.Event()

@@ -15,7 +15,7 @@ from tests.sync.project import Project
 LIVING = "select id, v from {table} order by id"
 
 
-def test_a_first_load_beside_writers(project: Project, postgres_database: Database) -> None:
+def test_a_first_load_while_others_write(project: Project, postgres_database: Database) -> None:
     """The raw table has each committed version once, and the newest ones equal the source."""
     postgres_database.execute(
         "create table busy (id int primary key, v bigint)",
@@ -66,7 +66,7 @@ def test_a_first_load_beside_writers(project: Project, postgres_database: Databa
     assert not unseen, since
 
 
-def test_a_table_is_read_anew_on_demand_and_others_go_on(
+def test_a_full_refresh_of_one_table_does_not_affect_others(
     project: Project, postgres_database: Database
 ) -> None:
     postgres_database.execute(
@@ -94,7 +94,9 @@ def test_a_table_is_read_anew_on_demand_and_others_go_on(
     assert position(postgres_database) != before
 
 
-def test_a_lost_slot_is_said_and_mended(project: Project, postgres_database: Database) -> None:
+def test_a_lost_slot_is_reported_and_all_rows_are_read_again(
+    project: Project, postgres_database: Database
+) -> None:
     postgres_database.execute(
         "create table things (id int primary key, v int)",
         "insert into things values (1, 1), (2, 2), (3, 3)",
@@ -147,7 +149,7 @@ def test_a_lost_slot_is_said_and_mended(project: Project, postgres_database: Dat
     assert newest(project, "things", "id", "v") == [(1, 13)]
 
 
-def test_partitions_that_come_and_go(project: Project, postgres_database: Database) -> None:
+def test_attached_and_detached_partitions(project: Project, postgres_database: Database) -> None:
     """The log has writes to partitions, but not the rows of partitions that come or go."""
     alike = "(like parts including all)"
     postgres_database.execute(

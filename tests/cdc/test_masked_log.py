@@ -106,7 +106,9 @@ def test_a_table_with_a_masked_key_is_not_loaded_in_chunks(
 
 
 @pytest.mark.slow
-def test_masked_values_of_the_log_are_nowhere(tmp_path: Path, postgres_database: Database) -> None:
+def test_masked_values_of_the_log_are_in_no_file(
+    tmp_path: Path, postgres_database: Database
+) -> None:
     """This includes the spool of a run that is killed before its changes are published."""
     postgres_database.execute(
         "create table people (id text primary key, name text, email text, phone text, born date, "

@@ -26,7 +26,9 @@ from tests.sync.test_random_options import (
 
 
 @pytest.mark.slow
-def test_any_choice(project: Project, postgres_database: Database) -> None:
+def test_random_options_between_random_writes(
+    project: Project, postgres_database: Database
+) -> None:
     """After each run the tables are equal: the log has all deletes and rows that stop matching."""
 
     @hypothesis.settings(examples, max_examples=max(1, EXAMPLES // 2))

@@ -18,7 +18,9 @@ def _assert_equal(project: Project, database: Database, table: str = "things") -
     assert newest(project, table, "id", "v") == source
 
 
-def test_what_is_written_during_a_comparison(project: Project, postgres_database: Database) -> None:
+def test_writes_during_a_comparison_are_no_differences(
+    project: Project, postgres_database: Database
+) -> None:
     """The first reconcile also loads the table; the second one reads the log."""
     postgres_database.execute(*THINGS)
     follow(project, postgres_database, "things")
@@ -70,7 +72,7 @@ def test_a_table_that_is_loaded_after_another_was_compared(
     _assert_equal(project, postgres_database, "words")
 
 
-def test_a_snapshot_for_cursors_is_older_than_the_log(
+def test_the_snapshot_of_cursor_tables_is_not_used(
     project: Project, postgres_database: Database
 ) -> None:
     """A repair from this snapshot would overwrite newer rows."""

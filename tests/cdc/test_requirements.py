@@ -65,7 +65,7 @@ def test_a_role_with_the_least_privileges(project: Project, postgres_database: D
     assert newest(project, "orders", "id", "v") == [(1, 2)]
 
 
-def test_the_privileges_that_the_page_calls_enough(
+def test_the_privileges_of_the_docs_page_are_enough(
     project: Project, postgres_database: Database
 ) -> None:
     """The statements of docs/privileges.md are run without changes."""
@@ -90,7 +90,7 @@ def test_the_privileges_that_the_page_calls_enough(
         postgres_database.execute("drop owned by loader", "drop role loader")
 
 
-def test_tables_that_cannot_be_followed_are_left_alone(
+def test_tables_that_the_log_cannot_deliver_are_not_published(
     project: Project, postgres_database: Database
 ) -> None:
     """If a table without a replica identity were published, it could not be updated any more.

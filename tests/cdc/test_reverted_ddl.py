@@ -9,7 +9,9 @@ from tests.sync.project import Project
 AGAIN = "all rows are read again"
 
 
-def test_what_was_altered_and_altered_back(project: Project, postgres_database: Database) -> None:
+def test_tables_that_were_altered_and_altered_back_are_read_again(
+    project: Project, postgres_database: Database
+) -> None:
     """The log has the writes in between under another name, in another format, or not at all."""
     tables = ("renamed", "retyped", "swapped", "other", "keyed", "fixed", "crossed", "valued")
     column = {"retyped": "timestamptz"}
@@ -91,7 +93,9 @@ HARMLESS = (
 """Statements after which a table's changes can still be read from the log."""
 
 
-def test_what_does_no_harm_costs_nothing(project: Project, postgres_database: Database) -> None:
+def test_after_harmless_statements_no_rows_are_read_again(
+    project: Project, postgres_database: Database
+) -> None:
     """Each pair runs on a table of its own, all on one table, and each after another pair."""
     tables = [f"things_{number}" for number in range(len(HARMLESS))]
     postgres_database.execute(

@@ -62,7 +62,7 @@ class Shop:
         appended: int = self.project.run().table("shop.orders")["appended"]
         return appended
 
-    def proved(self) -> None:
+    def build_and_check(self) -> None:
         """Builds and tests the models; their current rows must equal the source."""
         results = self.dbt.run("build", "--select", "source:shop", *RECORDS, *MODELS)
         wrong = {n: one for n, one in results.items() if one.status not in ("success", "pass")}
@@ -86,7 +86,7 @@ def test_from_a_cursor_to_the_log_and_back(shop: Shop) -> None:
         "update orders set v = 20 where id = 2", "delete from orders where id = 3"
     )
     assert shop.sync(LOG) == 5 + 1
-    shop.proved()
+    shop.build_and_check()
     shop.database.execute(
         "update orders set v = 100, at = '2020-01-01Z' where id = 1",
         "begin; update orders set v = 40, at = now() where id = 4; "
@@ -101,11 +101,11 @@ def test_from_a_cursor_to_the_log_and_back(shop: Shop) -> None:
     )
     assert shop.sync(LOG) == 3
     assert shop.sync(LOG) == 0
-    shop.proved()
+    shop.build_and_check()
     # The switch back also reads all rows, and appends only those that differ.
     shop.database.execute("update orders set v = 101 where id = 1")
     assert shop.sync(CURSOR) == 1
-    shop.proved()
+    shop.build_and_check()
     shop.database.execute("update orders set v = 102, at = now() where id = 1")
     assert shop.sync(CURSOR) == 1
     assert shop.sync(LOG) == 4

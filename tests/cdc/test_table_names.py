@@ -33,7 +33,7 @@ NAMES = (
 )
 
 
-def test_a_table_gets_its_own_changes_whatever_its_name(
+def test_a_table_with_any_name_gets_its_own_changes(
     postgres_database: Database, tmp_path: Path
 ) -> None:
     """Debezium's topic names have underscores for characters that Kafka forbids: `a b`, `a_b`."""

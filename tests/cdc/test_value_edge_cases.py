@@ -43,7 +43,7 @@ def test_a_null_in_a_column_with_a_default_is_a_null(
     assert None not in found[2]
 
 
-def test_values_do_not_depend_on_what_the_database_sets(
+def test_values_do_not_depend_on_database_settings(
     project: Project, postgres_database: Database
 ) -> None:
     [(name,)] = postgres_database.query("select current_database()")
@@ -85,7 +85,7 @@ def test_a_value_of_more_than_twenty_million_characters(
     assert project.rows("select id, length(v), x from raw.things") == [(1, 21000000, 7)]
 
 
-def test_a_value_that_has_no_place_in_raw_is_refused(
+def test_a_value_that_the_raw_table_cannot_store_is_refused(
     project: Project, postgres_database: Database
 ) -> None:
     """The error names the column and the remedy. Values read by a query are refused, too."""

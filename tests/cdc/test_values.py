@@ -108,7 +108,9 @@ def test_values_are_those_of_a_query(project: Project, postgres_database: Databa
         assert found[0] == found[1], name
 
 
-def test_values_that_the_spec_wants_as_texts(project: Project, postgres_database: Database) -> None:
+def test_values_that_the_spec_converts_to_strings(
+    project: Project, postgres_database: Database
+) -> None:
     """`column_types: string` gives the same text as a query; arrays and floats are refused."""
     kinds = {
         name: kind
@@ -161,7 +163,7 @@ def test_values_that_the_spec_wants_as_texts(project: Project, postgres_database
         assert "column_types" in error
 
 
-def test_what_the_log_does_not_have_is_refused(
+def test_types_that_the_log_cannot_deliver_are_refused(
     project: Project, postgres_database: Database
 ) -> None:
     """The error names the column, before any row is read; other tables are synced."""

@@ -149,7 +149,7 @@ def test_a_large_value_of_a_row_that_enters_the_filter(
     assert len(newest(project, "by_key", "id", "note")[1][1]) == 9600
 
 
-def test_what_is_refused(project: Project, postgres_database: Database) -> None:
+def test_unusable_conditions_are_refused(project: Project, postgres_database: Database) -> None:
     """The table is not published, because PostgreSQL would then refuse its updates."""
     postgres_database.execute(
         *CREATE[::2],
@@ -179,7 +179,9 @@ def test_what_is_refused(project: Project, postgres_database: Database) -> None:
     assert newest(project, "orders", "id") == [(4,)]
 
 
-def test_a_publication_of_somebody_else(project: Project, postgres_database: Database) -> None:
+def test_a_publication_that_the_loader_may_not_alter(
+    project: Project, postgres_database: Database
+) -> None:
     """The loader's role may not change it, so the error contains the statements to run."""
     with contextlib.suppress(Exception):
         postgres_database.execute("drop owned by filterer", "drop role filterer")

@@ -42,7 +42,7 @@ def loop(
     loop.wait()
 
 
-def test_commands_beside_a_loop(
+def test_commands_while_a_loop_uses_all_cores(
     place: Place, lakehouse: Project, loop: subprocess.Popen[str]
 ) -> None:
     """Commands that read a few rows need no executor; others report what they wait for."""

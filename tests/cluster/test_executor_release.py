@@ -19,7 +19,7 @@ EVERY = 20
 
 
 @pytest.mark.parametrize("place", ["jdbc"], indirect=True)
-def test_executors_are_given_back_between_rounds(
+def test_executors_are_released_between_rounds(
     place: Place, lakehouse: Project, postgres_database: Database
 ) -> None:
     [text] = [b for b in blocks(PAGE, "yaml") if "spark.dynamicAllocation.enabled" in b]

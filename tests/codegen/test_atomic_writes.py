@@ -34,7 +34,7 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     assert (tmp_path / "real.yml").read_text() == "new"
 
 
-def test_none_is_written_where_one_cannot_be(tmp_path: Path) -> None:
+def test_no_file_is_written_if_one_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "a.sql").write_text("old a")
     (tmp_path / "taken").write_text("a file where a folder should be")
     before = _files(tmp_path)
@@ -43,7 +43,9 @@ def test_none_is_written_where_one_cannot_be(tmp_path: Path) -> None:
     assert _files(tmp_path) == before
 
 
-def test_what_was_renamed_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replaced_files_are_restored_after_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "a.sql").write_text("old a")
     (tmp_path / "c.sql").write_text("old c")
     before = _files(tmp_path)
@@ -62,7 +64,7 @@ def test_what_was_renamed_is_taken_back(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", None])
-def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, content: bytes | None) -> None:
+def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "a.yml"
     if content is None:
         path.mkdir()

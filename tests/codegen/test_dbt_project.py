@@ -39,7 +39,7 @@ def test_an_output_belongs_to_the_project_above_it(tmp_path: Path) -> None:
     assert (nowhere.root, nowhere.elsewhere().models) == (None, {})
 
 
-def test_no_project_is_told(tmp_path: Path) -> None:
+def test_a_missing_or_invalid_project_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"there is no dbt project next to the spec.*--output"):
         DbtProject.find(tmp_path, None)
     _write(tmp_path / "dbt_project.yml", "name: [")
@@ -61,7 +61,7 @@ def test_the_variable_is_read_where_dbt_finds_it(tmp_path: Path, said: str, sche
     assert DbtProject.find(tmp_path, None).raw_schema == schema
 
 
-def test_what_the_project_has_already(tmp_path: Path) -> None:
+def test_tables_and_models_that_the_project_already_declares(tmp_path: Path) -> None:
     _write(tmp_path / "dbt_project.yml", "name: shop\n")
     models = tmp_path / "models"
     _write(models / "shop.yml", "sources: [{name: shop, tables: [{name: orders}, null]}, null]\n")

@@ -63,7 +63,7 @@ class Project:
         return {one["name"]: one for one in yaml.safe_load(self.files["models.yml"])["models"]}
 
 
-def whats(made: Generated) -> dict[str, str]:
+def get_statuses(made: Generated) -> dict[str, str]:
     return {file.name: file.status for file in made.files}
 
 
@@ -98,7 +98,7 @@ def test_a_new_file_of_models_lists_the_other_tests(project: Project) -> None:
 def test_a_second_run_changes_nothing(project: Project) -> None:
     before = dict(project.files)
     made = project.codegen(table("orders", "total"), table("log", key=()))
-    assert set(whats(made).values()) == {"unchanged"}
+    assert set(get_statuses(made).values()) == {"unchanged"}
     assert project.files == before
     assert [about for about, _ in made.notes] == ["shop.log"]  # it still has no key
 
@@ -121,18 +121,18 @@ def test_edits_stay_while_columns_and_tables_come(project: Project) -> None:
     ]
     assert "# some expected\n" in project.files["models.yml"]
     assert "strandline.matches_raw" in models["shop_items_latest"]["data_tests"]
-    assert whats(made) == {
+    assert get_statuses(made) == {
         "sources.yml": "updated",
         "models.yml": "updated",
         "shop_orders_latest.sql": "unchanged",
         "shop_items_latest.sql": "written",
     }
-    assert whats(project.codegen(*tables))["sources.yml"] == "kept"
+    assert get_statuses(project.codegen(*tables))["sources.yml"] == "kept"
 
 
 def test_a_model_follows_while_nobody_touches_it(project: Project) -> None:
     made = project.codegen(replace(table("orders", "total"), key=("id", "total")), select=True)
-    assert whats(made)["shop_orders_latest.sql"] == "updated"
+    assert get_statuses(made)["shop_orders_latest.sql"] == "updated"
     assert "unique_key=['id', 'total']" in project.files["shop_orders_latest.sql"]
 
 
@@ -141,7 +141,7 @@ def test_a_model_with_an_edit_is_never_written_again(project: Project) -> None:
     mine = project.files["shop_orders_latest.sql"]
     changed = replace(table("orders", "total"), key=("id", "total"))
     made = project.codegen(changed, select=True)
-    assert whats(made)["shop_orders_latest.sql"] == "kept"
+    assert get_statuses(made)["shop_orders_latest.sql"] == "kept"
     assert project.files["shop_orders_latest.sql"] == mine
     [(about, note)] = [one for one in made.notes if one[0].endswith(".sql")]
     assert about == "shop_orders_latest.sql"
@@ -155,7 +155,7 @@ def test_a_model_with_an_edit_is_never_written_again(project: Project) -> None:
 def test_a_deleted_model_stays_deleted_with_its_entry(project: Project) -> None:
     del project.files["shop_orders_latest.sql"]
     made = project.codegen(table("orders", "total"), table("items"), select=True)
-    assert whats(made)["shop_orders_latest.sql"] == "left out"
+    assert get_statuses(made)["shop_orders_latest.sql"] == "left out"
     assert "shop_orders_latest.sql" not in project.files
     assert set(project.models()) == {"shop_items_latest"}
     assert set(project.tables()) == {"orders", "log", "items"}
@@ -172,20 +172,20 @@ def test_no_model_is_written_that_reads_an_undeclared_table(project: Project) ->
     project.files["sources.yml"] = "sources: []  # those of shop are elsewhere\n"
     made = project.codegen(table("orders", "total"), table("items"), select=True)
     assert project.files["sources.yml"] == "sources: []  # those of shop are elsewhere\n"
-    assert whats(made)["shop_orders_latest.sql"] == "unchanged"
+    assert get_statuses(made)["shop_orders_latest.sql"] == "unchanged"
     assert "shop_items_latest.sql" not in project.files
     assert ("shop.items", "sources.yml does not declare it: no latest model") in made.notes
 
 
-def test_a_deleted_properties_file_is_written_anew(project: Project) -> None:
+def test_a_deleted_properties_file_is_written_again(project: Project) -> None:
     before = project.files.pop("sources.yml")
     made = project.codegen(table("items"), select=True)
-    assert whats(made)["sources.yml"] == "written"
+    assert get_statuses(made)["sources.yml"] == "written"
     assert set(project.tables()) == {"orders", "log", "items"}
     assert before.split("- name: orders")[1] in project.files["sources.yml"]
 
 
-def test_what_is_not_selected_is_left_alone(project: Project) -> None:
+def test_tables_that_are_not_selected_are_left_alone(project: Project) -> None:
     before = dict(project.files)
     project.codegen(table("items"), select=True)
     assert set(project.tables()) == {"orders", "log", "items"}
@@ -195,7 +195,7 @@ def test_what_is_not_selected_is_left_alone(project: Project) -> None:
         assert line in project.files["sources.yml"]
 
 
-def test_a_table_that_left_the_spec_is_told_and_stays(project: Project) -> None:
+def test_a_table_that_left_the_spec_is_reported_and_kept(project: Project) -> None:
     before = dict(project.files)
     made = project.codegen(table("log", key=()))
     assert project.files == before
@@ -203,14 +203,14 @@ def test_a_table_that_left_the_spec_is_told_and_stays(project: Project) -> None:
     assert stale.startswith("no longer a table of the spec")
 
 
-def test_history_is_asked_for_once(project: Project) -> None:
+def test_the_history_option_is_needed_only_once(project: Project) -> None:
     made = project.codegen(table("orders", "total"), history=["shop.ord*"], select=True)
-    assert whats(made)["shop_orders_history.sql"] == "written"
+    assert get_statuses(made)["shop_orders_history.sql"] == "written"
     assert "materialized='deduped_history'" in project.files["shop_orders_history.sql"]
     assert set(project.models()) == {"shop_orders_latest", "shop_orders_history"}
 
     made = project.codegen(replace(table("orders", "total"), key=("total",)), select=True)
-    assert whats(made)["shop_orders_history.sql"] == "updated"
+    assert get_statuses(made)["shop_orders_history.sql"] == "updated"
 
 
 def test_tables_of_similar_names_get_models_of_their_own() -> None:
@@ -234,7 +234,7 @@ def test_tables_of_similar_names_get_models_of_their_own() -> None:
     assert "identifier" not in project.tables()["order_items"]
 
 
-def test_what_the_project_declares_itself_is_left_to_it() -> None:
+def test_what_the_project_declares_itself_is_not_generated() -> None:
     project = Project(
         elsewhere=Elsewhere(
             tables={("shop", "orders"): "models/shop.yml"},
@@ -256,17 +256,17 @@ def test_a_model_that_was_moved_keeps_its_entry(project: Project) -> None:
     del project.files["shop_orders_latest.sql"]
     project.elsewhere = Elsewhere(models={"shop_orders_latest": "models/marts/x.sql"})
     made = project.codegen(table("orders", "total"), table("log", key=()))
-    assert whats(made)["shop_orders_latest.sql"] == "moved"
+    assert get_statuses(made)["shop_orders_latest.sql"] == "moved"
     assert set(project.models()) == {"shop_orders_latest"}
 
 
-def test_a_schema_beyond_the_variable_is_named() -> None:
+def test_a_schema_that_differs_from_the_variable_is_written_as_it_is() -> None:
     project = Project(raw_schema="landing")
     project.codegen(table("orders"))
     assert yaml.safe_load(project.files["sources.yml"])["sources"][0]["schema"] == "raw"
 
 
-def test_nothing_is_written_for_nothing() -> None:
+def test_without_tables_nothing_is_written() -> None:
     made = Project().codegen()
     assert (made.files, made.notes, made.manifest) == ([], [], Manifest())
 
@@ -280,7 +280,7 @@ def test_a_file_that_is_no_yaml_is_one_clear_error(project: Project, text: str) 
     assert project.files == before
 
 
-def test_aliases_that_leave_no_safe_place_are_told(project: Project) -> None:
+def test_a_column_that_cannot_be_added_safely_is_reported(project: Project) -> None:
     project.files["sources.yml"] = yaml.safe_dump(
         {"sources": [{"name": "shop", "tables": [{"name": "orders", "columns": []}]}]}
     ).replace("columns: []", "columns: [{name: id}, # a comment\n      {name: total}]")
@@ -291,11 +291,11 @@ def test_aliases_that_leave_no_safe_place_are_told(project: Project) -> None:
     mine = project.files["sources.yml"]
     made = project.codegen(table("orders"), select=True)
     assert project.files["sources.yml"] == mine
-    assert whats(made)["sources.yml"] == "kept"
+    assert get_statuses(made)["sources.yml"] == "kept"
     assert any("cannot be added safely" in note for _, note in made.notes)
 
 
-def test_without_the_memory_nothing_is_overwritten(project: Project) -> None:
+def test_without_a_manifest_nothing_is_overwritten(project: Project) -> None:
     project.edit("sources.yml", "data_type: string", "data_type: text")
     project.edit("shop_orders_latest.sql", "select *", "select id")
     before = dict(project.files)
@@ -307,6 +307,6 @@ def test_without_the_memory_nothing_is_overwritten(project: Project) -> None:
 @pytest.mark.parametrize(
     "text", ["", "{}", "[]", '{"version": 1}', "<<<<<<< ours", '{"version": 2}']
 )
-def test_a_memory_that_somebody_edited_is_refused(text: str) -> None:
+def test_an_invalid_manifest_is_refused(text: str) -> None:
     with pytest.raises(SpecError, match=r"codegen\.json"):
         Manifest.from_json(text, "codegen.json")

@@ -153,7 +153,7 @@ class Drawing:
         ]
 
 
-def _odd(name: str, *columns: str, values: Sequence[str], schema: str = "public") -> Table:
+def _make_table(name: str, *columns: str, values: Sequence[str], schema: str = "public") -> Table:
     """Returns a table with a row for each value."""
     comments = [values[number % len(values)] for number in range(len(columns) + 1)]
     return Table(name, list(columns), [[v] * len(columns) for v in values], comments, schema)
@@ -162,8 +162,10 @@ def _odd(name: str, *columns: str, values: Sequence[str], schema: str = "public"
 ENV, JINJA = "${env:STRANDLINE_MARKER}", "{{ env_var('STRANDLINE_MARKER') }}"
 FIXED = World(
     [
-        _odd(f"a{ENV}", f"k{ENV}", f"c{ENV}", ENV, "a`b", JINJA, values=[ENV], schema=f"s{ENV}"),
-        _odd(
+        _make_table(
+            f"a{ENV}", f"k{ENV}", f"c{ENV}", ENV, "a`b", JINJA, values=[ENV], schema=f"s{ENV}"
+        ),
+        _make_table(
             *(
                 f"or${{x}}d` v lateral view {ENV} as `y",
                 "k`",
@@ -177,26 +179,26 @@ FIXED = World(
             ),
             values=[f"\\' {ENV} --", "'); --"],
         ),
-        _odd(
+        _make_table(
             *(f"c{JINJA}\u202e\x1b[2J\n", "k'\n", 'c"\t', "d\\", "e\\'", "f#}", "\u202e", "x#}"),
             "{% x",
             values=[JINJA, "\x1b[2J\u202e\n"],
         ),
     ],
     [
-        _odd(
+        _make_table(
             *(f"a{ENV}b`".ljust(255, "x"), ENV, "c`", JINJA, "d'\n", "x#}", 'e"', "f\\"),
             values=[ENV, JINJA],
         ),
     ],
     {
-        "csv": _odd(f"csv{ENV}", f"k{ENV}", "c", "${x}", "`", "a'b", values=[ENV]),
-        "json": _odd("json`", f"k{ENV}", f"c{ENV}", ENV, "a`b", "a.b", values=[ENV]),
+        "csv": _make_table(f"csv{ENV}", f"k{ENV}", "c", "${x}", "`", "a'b", values=[ENV]),
+        "json": _make_table("json`", f"k{ENV}", f"c{ENV}", ENV, "a`b", "a.b", values=[ENV]),
     },
 )
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -204,7 +206,7 @@ def _literal(text: str) -> str:
     return "e'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     """Escapes a text for loader.yml, which then reads it literally."""
     return text.replace("${", "$${")
 
@@ -213,17 +215,17 @@ def _one_line(text: str) -> str:
     return re.sub(r"[\r\n]", "_", text)
 
 
-def _nested(table: Table, row: Sequence[str]) -> dict[str, Any]:
+def _nest(table: Table, row: Sequence[str]) -> dict[str, Any]:
     own = dict(zip(table.columns[1:], row[1:], strict=True))
     return {table.columns[0]: row[0], "nested": own}
 
 
 def _create(database: Any, table: Table) -> None:
-    name = f"{_quoted(table.schema)}.{_quoted(table.name)}"
-    key, cursor, *others = map(_quoted, table.columns)
+    name = f"{_quote(table.schema)}.{_quote(table.name)}"
+    key, cursor, *others = map(_quote, table.columns)
     columns = [f'{key} text primary key, {cursor} text collate "C"', *(f"{c} text" for c in others)]
     comments = [
-        f"comment on column {name}.{_quoted(column)} is {_literal(text)}"
+        f"comment on column {name}.{_quote(column)} is {_literal(text)}"
         for column, text in zip(table.columns, table.comments[1:], strict=True)
     ]
     rows = ["(" + ", ".join(map(_literal, row)) + ")" for row in table.keyed]
@@ -260,10 +262,10 @@ class Hostile:
 
     def jdbc(self, database: Database) -> None:
         for table in self.world.database:
-            database.execute(f"create schema if not exists {_quoted(table.schema)}")
+            database.execute(f"create schema if not exists {_quote(table.schema)}")
             _create(database, table)
         options = {
-            table.named: {"cursor_field": _escaped(table.columns[1])}
+            table.named: {"cursor_field": _escape(table.columns[1])}
             for table in self.world.database
         }
         self.project.jdbc(database, ["*"], table_options=options)
@@ -322,9 +324,9 @@ class Hostile:
                     lines = [table.columns, *table.keyed]
                     csv.writer(file).writerows([[_one_line(v) for v in line] for line in lines])
                 else:
-                    file.writelines(json.dumps(_nested(table, row)) + "\n" for row in table.keyed)
+                    file.writelines(json.dumps(_nest(table, row)) + "\n" for row in table.keyed)
             key = _one_line(table.columns[0]) if form == "csv" else table.columns[0]
-            options[own] = {"format": form, "primary_key": _escaped(key)}
+            options[own] = {"format": form, "primary_key": _escape(key)}
         spec = {"path": "drop", "format": "csv", "table_options": options}
         self.project.add("drop", "file", ["*"], spec)
 
@@ -384,11 +386,11 @@ def _try(hostile: Hostile, database: Database) -> None:
     hostile.drop()
     hostile.run("run")
     for table in hostile.world.database:
-        relation = f"{_quoted(table.schema)}.{_quoted(table.name)}"
-        cursor = _quoted(table.columns[1])
+        relation = f"{_quote(table.schema)}.{_quote(table.name)}"
+        cursor = _quote(table.columns[1])
         database.execute(
-            f"alter table {relation} add column {_quoted(LATE)} text",
-            f"update {relation} set {_quoted(LATE)} = {_literal(LATE)}, {cursor} = '9' || {cursor}",
+            f"alter table {relation} add column {_quote(LATE)} text",
+            f"update {relation} set {_quote(LATE)} = {_literal(LATE)}, {cursor} = '9' || {cursor}",
         )
     ran = hostile.run("run")
     hostile.run("codegen", "--history", "shop.[!a-n]*")

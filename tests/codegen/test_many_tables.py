@@ -165,7 +165,7 @@ def test_comments_of_mariadb(project: Project, dbt: DbtProject, mariadb_database
     assert view["description"].startswith("Every version of each row of orders_view")
 
 
-def test_what_is_wrong_is_told_and_nothing_is_written(
+def test_errors_are_reported_and_nothing_is_written(
     project: Project, dbt: DbtProject, postgres_database: Database
 ) -> None:
     made = "(id int primary key, at date)"

@@ -64,7 +64,7 @@ def test_a_model_is_short_and_says_what_it_is() -> None:
 
 
 @pytest.mark.parametrize("kind", [LATEST, HISTORY])
-def test_a_full_refresh_hides_what_it_lacks(kind: str) -> None:
+def test_a_model_of_a_full_refresh_hides_stale_rows(kind: str) -> None:
     sql = rendering.sql(_named(_table(incremental=False, cursor=None)), kind)
     assert _configured(sql) == {
         "materialized": f"deduped_{kind}",
@@ -81,7 +81,7 @@ def test_a_full_refresh_hides_what_it_lacks(kind: str) -> None:
         *("end\n", "a\rb", "{\r", "{\n", "{{\n", "\r\n"),
     ],
 )
-def test_names_of_any_kind_reach_dbt_unharmed(name: str) -> None:
+def test_names_of_any_kind_reach_dbt_unchanged(name: str) -> None:
     table = _table(
         name=name,
         key=(name,),
@@ -130,9 +130,7 @@ BOTH = ["strandline.matches_raw", "strandline.no_cursor_ties"]
         ({"incremental": False}, BOTH[:1]),
     ],
 )
-def test_a_table_gets_the_tests_that_it_can_be_asked(
-    facts: dict[str, Any], tests: list[str]
-) -> None:
+def test_a_table_gets_the_tests_that_suit_it(facts: dict[str, Any], tests: list[str]) -> None:
     one = _named(_table(**facts))
 
     def tests_of(*models: list[NamedTable]) -> list[list[str]]:
@@ -145,14 +143,14 @@ def test_a_table_gets_the_tests_that_it_can_be_asked(
 
 
 @pytest.mark.parametrize("facts", [{}, {"key": (), "cursor": None}, {"state_in_lake": False}])
-def test_every_raw_table_is_one_whose_ledger_and_state_are_tested(facts: dict[str, Any]) -> None:
+def test_a_source_table_has_settings_but_no_tests(facts: dict[str, Any]) -> None:
     [entry] = rendering.sources({"shop": "raw"}, [_named(_table(**facts))])["sources"][0]["tables"]
     settings = entry["config"]["meta"]["strandline"]
     assert settings.get("state_in_lake", True) is facts.get("state_in_lake", True)
     assert "data_tests" not in entry
 
 
-def test_nothing_is_invented() -> None:
+def test_a_source_table_has_only_known_properties() -> None:
     [entry] = rendering.sources({"shop": "raw"}, [_named(_table())])["sources"][0]["tables"]
     assert entry["columns"] == [
         {"name": "order_id", "data_type": "int"},

@@ -61,7 +61,7 @@ def _rows(shards: dict[str, Database]) -> list[tuple[object, ...]]:
     return [(name, *row) for name, database in shards.items() for row in database.query(query)]
 
 
-def _not_green(
+def _find_failures(
     dbt: DbtProject, manifest: Any, command: str = "build"
 ) -> dict[str, tuple[str, int | None]]:
     built = dbt.run(command, "--exclude", "cq_freshness+", manifest=manifest)
@@ -69,7 +69,7 @@ def _not_green(
     return {n: (r.status, r.failures) for n, r in built.items() if r.status not in fine}
 
 
-def test_models_and_proofs_of_a_shared_table(
+def test_models_and_tests_of_a_shared_table(
     project: Project, dbt: DbtProject, shards: dict[str, Database], spark: SparkSession
 ) -> None:
     written = project.loader("codegen", "--select", "us.orders", "--history", "eu.orders")
@@ -88,7 +88,7 @@ def test_models_and_proofs_of_a_shared_table(
     own = {"name": "records", "schema": project.schema, "tables": [records]}
     dbt.write("models/records.yml", {"sources": [own]})
     manifest = dbt.parse()
-    [(test, outcome)] = _not_green(dbt, manifest).items()
+    [(test, outcome)] = _find_failures(dbt, manifest).items()
     assert "reconciled" in test
     assert outcome == ("warn", 1)
     assert _latest(dbt, "eu_orders_latest") == _rows(shards)
@@ -99,7 +99,7 @@ def test_models_and_proofs_of_a_shared_table(
     shards["eu"].execute("update orders set note = 'new', c = 6 where id in (1, 2)")
     project.run()
     assert project.loader("reconcile", "--repair", "--allow-deletes", "--buckets", "4").code == 0
-    assert _not_green(dbt, manifest) == {}
+    assert _find_failures(dbt, manifest) == {}
     for model in ("eu_orders_latest", "stale_latest"):
         assert _latest(dbt, model) == _rows(shards)
     older = [("eu", 1, "eu1"), ("eu", 2, "eu2")]
@@ -114,7 +114,7 @@ def test_models_and_proofs_of_a_shared_table(
 
     # Compaction keeps one version of each source's keys, and each source's newest state.
     assert project.loader("compact", "--keep-versions", "1", "--expire-days", "0").code == 0
-    assert _not_green(dbt, manifest, "test") == {}
+    assert _find_failures(dbt, manifest, "test") == {}
     spark.sql(f"drop table {project.schema}._cq_state")
     ran = project.run()
     assert [ran.table(f"{name}.orders")["status"] for name in shards] == ["nothing new"] * 2

@@ -152,19 +152,21 @@ def _comments(text: str) -> list[str]:
     return sorted(re.findall(r"# comment \d+", text))
 
 
-def _merged(base: Data, text: str, new: Data) -> str:
+def _merge(base: Data, text: str, new: Data) -> str:
     mine = YamlText(text, "sources.yml")
     return mine.update_to(ThreeWay(mine.has_comment).merge(base, mine.data, new))
 
 
 @settings(max_examples=150, deadline=None)
 @given(base=GENERATED, new=GENERATED, data=st.data())
-def test_no_edit_is_lost_and_twice_is_once(base: Data, new: Data, data: st.DataObject) -> None:
+def test_no_edit_is_lost_and_a_second_run_changes_nothing(
+    base: Data, new: Data, data: st.DataObject
+) -> None:
     edited = data.draw(_edited(base))
     text = data.draw(_written(edited))
     assert same(yaml.safe_load(text), edited)
 
-    result = _merged(base, text, new)
+    result = _merge(base, text, new)
 
     was, mine, now, then = map(_flat, (base, edited, new, yaml.safe_load(result)))
     for path, value in mine.items():
@@ -179,29 +181,31 @@ def test_no_edit_is_lost_and_twice_is_once(base: Data, new: Data, data: st.DataO
         elif mine.get(path, ABSENT) == was.get(path, ABSENT) and isinstance(value, str):
             assert path not in mine or then[path] == value, f"nobody touched {path}"
     assert set(_comments(text)) == set(_comments(result))
-    assert _merged(new, result, new) == result
+    assert _merge(new, result, new) == result
 
 
 @settings(max_examples=50, deadline=None)
 @given(base=GENERATED, new=GENERATED)
-def test_without_edits_the_file_says_what_codegen_says(base: Data, new: Data) -> None:
+def test_without_edits_the_file_equals_the_generated_one(base: Data, new: Data) -> None:
     text = document(base, "Written by codegen", (2, 6))
-    merged = yaml.safe_load(_merged(base, text, new))
+    merged = yaml.safe_load(_merge(base, text, new))
     assert _flat(merged) == _flat(new)  # regardless of the order of tables, columns, tests
 
 
 @settings(max_examples=50, deadline=None)
 @given(base=GENERATED, data=st.data())
-def test_nothing_new_leaves_every_byte(base: Data, data: st.DataObject) -> None:
+def test_without_changes_every_byte_stays(base: Data, data: st.DataObject) -> None:
     text = data.draw(_written(data.draw(_edited(base))))
-    assert _merged(base, text, base) == text
+    assert _merge(base, text, base) == text
 
 
 @settings(max_examples=50, deadline=None)
 @given(base=GENERATED, new=GENERATED, data=st.data())
-def test_without_memory_nothing_is_overwritten(base: Data, new: Data, data: st.DataObject) -> None:
+def test_without_a_manifest_no_edit_is_overwritten(
+    base: Data, new: Data, data: st.DataObject
+) -> None:
     edited = data.draw(_edited(base))
-    result = _merged({}, data.draw(_written(edited)), new)
+    result = _merge({}, data.draw(_written(edited)), new)
     then = _flat(yaml.safe_load(result))
     for path, value in _flat(edited).items():
         assert then[path] == value

@@ -12,13 +12,13 @@ from loader.codegen.yaml_text import EditRefused, YamlText
 from loader.errors import SpecError
 
 
-def brought(text: str, target: dict[str, Any]) -> str:
+def apply_target(text: str, target: dict[str, Any]) -> str:
     result = YamlText(text, "a.yml").update_to(target)
     assert yaml.safe_load(result) == target
     return result
 
 
-def test_a_new_table_comes_behind_its_neighbour() -> None:
+def test_a_new_table_is_inserted_after_its_neighbour() -> None:
     text = (
         "sources:\n"
         "- name:  shop   # ours\n"
@@ -35,7 +35,7 @@ def test_a_new_table_comes_behind_its_neighbour() -> None:
     tables = [{"name": "a", "description": "folded text\n"}, {"name": "n", "columns": []}]
     target = {"sources": [{"name": "shop", "tables": [*tables, {"name": "b"}]}]}
     new = "\n    - name: n\n      columns: []\n"
-    assert brought(text, target) == text.replace("        text\n", f"        text\n{new}")
+    assert apply_target(text, target) == text.replace("        text\n", f"        text\n{new}")
 
 
 @pytest.mark.parametrize(
@@ -52,12 +52,12 @@ def test_a_new_table_comes_behind_its_neighbour() -> None:
     ],
 )
 def test_an_entry_is_added_in_any_layout(text: str, result: str) -> None:
-    assert brought(text, {"a": 1, "b": 2}) == result
+    assert apply_target(text, {"a": 1, "b": 2}) == result
 
 
 @pytest.mark.parametrize("text", ["", "# nothing yet", "---\n", "# nothing yet\n"])
 def test_an_empty_file_is_filled(text: str) -> None:
-    assert brought(text, {"a": 1}) == text + ("\n" if text.endswith("yet") else "") + "a: 1\n"
+    assert apply_target(text, {"a": 1}) == text + ("\n" if text.endswith("yet") else "") + "a: 1\n"
 
 
 @pytest.mark.parametrize(
@@ -76,13 +76,13 @@ def test_an_empty_file_is_filled(text: str) -> None:
 def test_a_value_is_replaced_in_any_layout(text: str, value: Any, result: str) -> None:
     anchor = "x: &x [1]\n" if "*x" in text else ""
     target = {**yaml.safe_load(anchor + text), "k": value}
-    assert brought(anchor + text, target) == anchor + result
+    assert apply_target(anchor + text, target) == anchor + result
 
 
-def test_what_hangs_on_an_anchor_is_not_changed_for_others() -> None:
+def test_an_anchor_is_not_changed_for_its_other_aliases() -> None:
     text = "sources:\n  - name: a\n    tables: &t\n      - name: x\n  - name: b\n    tables: *t\n"
     both = [{"name": "x"}, {"name": "y"}]
-    assert brought(text, {"sources": [{"name": n, "tables": both} for n in "ab"]}).endswith(
+    assert apply_target(text, {"sources": [{"name": n, "tables": both} for n in "ab"]}).endswith(
         "  - name: b\n    tables:\n      - name: x\n      - name: y\n"
     )
     one = {"sources": [{"name": "a", "tables": both}, {"name": "b", "tables": [{"name": "x"}]}]}
@@ -92,7 +92,7 @@ def test_what_hangs_on_an_anchor_is_not_changed_for_others() -> None:
 
 def test_an_entry_is_removed_with_its_lines_only() -> None:
     text = "a: 1\n# about b\nb:\n  - x\n\nc: 3\n"
-    assert brought(text, {"a": 1, "c": 3}) == "a: 1\n# about b\n\nc: 3\n"
+    assert apply_target(text, {"a": 1, "c": 3}) == "a: 1\n# about b\n\nc: 3\n"
 
 
 def test_a_comment_is_an_edit() -> None:
@@ -114,7 +114,7 @@ def test_a_hash_in_a_text_is_no_comment() -> None:
     ("text", "place"),
     [("a: b: c", "a.yml:1:5"), ("- a", "a.yml"), ("a: !x y", "a.yml:1:4")],
 )
-def test_what_is_no_mapping_is_refused(text: str, place: str) -> None:
+def test_a_file_that_is_not_a_valid_mapping_is_refused(text: str, place: str) -> None:
     with pytest.raises(SpecError) as reported:
         YamlText(text, "a.yml")
     assert reported.value.where == place

@@ -57,7 +57,7 @@ def _run_round(pipeline: Pipeline) -> None:
     assert all(outcome.record and outcome.record.rows_appended for outcome in outcomes)
 
 
-def test_their_number_grows_neither_with_tables_nor_with_rounds(
+def test_the_number_of_connections_does_not_grow_with_tables_or_rounds(
     pipeline: Pipeline, postgres_database: Database, catalog: Database
 ) -> None:
     for number in range(3):
@@ -70,7 +70,7 @@ def test_their_number_grows_neither_with_tables_nor_with_rounds(
     assert 0 < count <= 9
 
 
-def test_those_that_an_administrator_ends_are_replaced(
+def test_terminated_connections_are_replaced(
     pipeline: Pipeline, postgres_database: Database, catalog: Database
 ) -> None:
     _run_round(pipeline)

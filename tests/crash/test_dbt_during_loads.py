@@ -53,7 +53,7 @@ MODELS = {
     "left join (select id, count(*) as versions from {{ ref('customers_history') }} group by id) "
     "as history on orders.id % 40 = history.id",
 }
-PROOFS = {
+DATA_TESTS = {
     "orders": ["strandline.matches_raw", "strandline.unique_key"],
     "customers": ["strandline.matches_raw", "strandline.unique_key"],
     "customers_history": ["strandline.matches_raw", "strandline.unique_key"],
@@ -68,7 +68,7 @@ OTHERS = [
 """Tests of ledger and state; the package itself has them only for the first raw schema."""
 
 
-def _projects(project: Project, database: Database) -> dict[str, Project]:
+def _create_projects(project: Project, database: Database) -> dict[str, Project]:
     """Creates a loader project for each raw schema."""
     found = {}
     for name, table in TABLES.items():
@@ -80,7 +80,7 @@ def _projects(project: Project, database: Database) -> dict[str, Project]:
     return found
 
 
-def _dbt(project: Project, projects: dict[str, Project], folder: Path) -> DbtProject:
+def _create_dbt_project(project: Project, projects: dict[str, Project], folder: Path) -> DbtProject:
     first = projects["eu"].schema
     dbt = DbtProject(project.spark, folder, schema=f"prod_{project.schema}", raw_schema=first)
     targets = ("prod", "anew", "dev")
@@ -91,7 +91,7 @@ def _dbt(project: Project, projects: dict[str, Project], folder: Path) -> DbtPro
         tables = [{"name": table, "config": {"meta": {"strandline": KEY}}}]
         others = OTHERS if projects[name].schema != first else []
         sources.append({"name": name, "schema": projects[name].schema, "tables": tables + others})
-    models = [{"name": name, "data_tests": proofs} for name, proofs in PROOFS.items()]
+    models = [{"name": name, "data_tests": tests} for name, tests in DATA_TESTS.items()]
     dbt.write("models/company.yml", {"sources": sources, "models": models})
     for name, sql in MODELS.items():
         dbt.write(f"models/{name}.sql", sql)
@@ -99,7 +99,7 @@ def _dbt(project: Project, projects: dict[str, Project], folder: Path) -> DbtPro
 
 
 @contextmanager
-def _loading(
+def _load_continuously(
     projects: dict[str, Project], database: Database, worker: Worker
 ) -> Iterator[list[int]]:
     """Changes rows, loads them and compacts, in another process."""
@@ -138,7 +138,7 @@ def _await_loads(codes: list[int], count: int) -> None:
         time.sleep(0.1)
 
 
-def _built(dbt: DbtProject, *options: str, command: str = "build") -> None:
+def _build(dbt: DbtProject, *options: str, command: str = "build") -> None:
     results = dbt.run(command, *options)
     # no-op is for exposures
     fine = ("success", "pass", "no-op")
@@ -146,7 +146,7 @@ def _built(dbt: DbtProject, *options: str, command: str = "build") -> None:
     assert not said
 
 
-def _tables(dbt: DbtProject, target: str, project: Project) -> dict[str, list[str]]:
+def _read_tables(dbt: DbtProject, target: str, project: Project) -> dict[str, list[str]]:
     tables = ("orders", "customers", "customers_history", "mart")
     return {
         table: sorted(as_json(row) for row in dbt.rows(f"{target}_{project.schema}.{table}"))
@@ -155,19 +155,19 @@ def _tables(dbt: DbtProject, target: str, project: Project) -> dict[str, list[st
 
 
 @pytest.mark.slow
-def test_twenty_builds_beside_a_loader_and_compaction_are_a_rebuild(
+def test_builds_during_loads_and_compaction_equal_a_rebuild(
     project: Project, postgres_database: Database, worker: Worker, tmp_path: Path
 ) -> None:
     shop.create(postgres_database, list(TABLES.values()))
     postgres_database.execute("update orders_us set id = id + 100000")
-    projects = _projects(project, postgres_database)
-    dbt = _dbt(project, projects, tmp_path / "dbt")
+    projects = _create_projects(project, postgres_database)
+    dbt = _create_dbt_project(project, projects, tmp_path / "dbt")
     batches = f"select count(distinct _cq_batch) as b from {dbt.schema}.orders"
     heads: list[Any] = []
-    with _loading(projects, postgres_database, worker) as codes:
+    with _load_continuously(projects, postgres_database, worker) as codes:
         for number in range(BUILDS):
             _await_loads(codes, number * len(TABLES))
-            _built(dbt, command="build" if number else "run")
+            _build(dbt, command="build" if number else "run")
             heads += [project.spark.sql(batches).collect()[0]["b"]]
     for each in projects.values():
         each.run()  # changes that came after the last run, or during a compaction
@@ -176,10 +176,10 @@ def test_twenty_builds_beside_a_loader_and_compaction_are_a_rebuild(
     dbt.artifacts = True
     # the dbt tests passed while the loader ran; now compare the rows themselves
     own = ("--exclude", "package:strandline")
-    _built(dbt, *own, command="run")
-    _built(dbt, *own, "--target", "anew", command="run")
-    built = _tables(dbt, "prod", project)
-    assert built == _tables(dbt, "anew", project)
+    _build(dbt, *own, command="run")
+    _build(dbt, *own, "--target", "anew", command="run")
+    built = _read_tables(dbt, "prod", project)
+    assert built == _read_tables(dbt, "anew", project)
     ids = [row["id"] for row in dbt.rows("orders")]
     every = "select id from orders_eu union all select id from orders_us order by id"
     assert sorted(ids) == [row[0] for row in postgres_database.query(every)]
@@ -188,6 +188,6 @@ def test_twenty_builds_beside_a_loader_and_compaction_are_a_rebuild(
     (dbt.folder / "state").mkdir()
     shutil.copy(dbt.folder / "target" / "manifest.json", dbt.folder / "state")
     state = ("--defer", "--state", str(dbt.folder / "state"))
-    _built(dbt, "--target", "dev", "--select", "mart", *state)
+    _build(dbt, "--target", "dev", "--select", "mart", *state)
     mart: list[dict[str, Any]] = dbt.rows(f"dev_{project.schema}.mart")
     assert sorted(as_json(row) for row in mart) == built["mart"]

@@ -207,7 +207,7 @@ def test_credentials_that_are_rotated_between_two_runs(
     database.execute(f"drop owned by {user}", f"drop role {user}")
 
 
-def test_credentials_that_are_rotated_in_the_midst_of_a_run(
+def test_credentials_that_are_rotated_during_a_run(
     project: Project, postgres_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tables read before are kept; later ones fail, until the variable is updated."""
@@ -254,7 +254,7 @@ def test_credentials_that_are_rotated_in_the_midst_of_a_run(
     database.execute(f"drop owned by {user}", f"drop role {user}")
 
 
-def test_a_catalog_that_is_away_for_a_minute(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_catalog_that_is_unavailable_for_a_while(spark: SparkSession, tmp_path: Path) -> None:
     """Meanwhile, a lock cannot be confirmed; afterwards, heartbeats and locks work again."""
     from tests.crash.test_lease import _lake, _lease
 

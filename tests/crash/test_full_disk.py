@@ -50,7 +50,7 @@ def _run(*command: object) -> int:
     return subprocess.run([str(c) for c in command], capture_output=True, check=False).returncode
 
 
-def test_the_disk_fills_up_in_mid_write(
+def test_the_disk_fills_up_during_a_write(
     project: Project, postgres_database: Database, place: Path
 ) -> None:
     postgres_database.execute(

@@ -16,7 +16,7 @@ KILLED_AFTER = 2
 
 
 @pytest.mark.slow
-def test_a_backfill_goes_on_with_the_chunk_after_the_last(
+def test_a_backfill_resumes_after_its_last_complete_chunk(
     project: Project, postgres_database: Database, workers: Workers
 ) -> None:
     postgres_database.execute(

@@ -162,7 +162,7 @@ def _lake(spark: SparkSession, settings: Mapping[str, str]) -> Lake:
     return lake
 
 
-def test_a_table_is_held_by_one_and_given_free(owners: LockStore, tmp_path: Path) -> None:
+def test_one_run_holds_a_table_and_releases_it(owners: LockStore, tmp_path: Path) -> None:
     mine = _lease(tmp_path / "here", owners)
     assert mine.acquire() is None
     with pytest.raises(LockedError, match=r"another run holds this table \(run a, pid \d+"):
@@ -189,7 +189,9 @@ def test_a_dead_process_of_this_machine_is_taken_over_at_once(
     heir.release()
 
 
-def test_another_machine_that_may_live_is_not_waited_for(owners: LockStore, tmp_path: Path) -> None:
+def test_a_lease_with_recent_heartbeats_is_refused_at_once(
+    owners: LockStore, tmp_path: Path
+) -> None:
     far = _lease(tmp_path / "there", owners)
     far.acquire()
     clock = Clock()
@@ -247,7 +249,9 @@ def test_another_machines_clock_does_not_matter(
     late.release()
 
 
-def test_a_dead_runs_tables_are_watched_once(owners: LockStore, tmp_path: Path) -> None:
+def test_the_tables_of_a_dead_run_are_waited_for_together(
+    owners: LockStore, tmp_path: Path
+) -> None:
     clock = Clock()
     tables = ["orders", "items", "lines"]
     dead = LockRecord("gone", "far", "another/1:1", 7, _ago(EXPIRY + 1)).to_json()
@@ -264,7 +268,7 @@ def test_a_dead_runs_tables_are_watched_once(owners: LockStore, tmp_path: Path) 
         lease.release()
 
 
-def test_who_was_stopped_has_not_watched() -> None:
+def test_time_during_a_suspension_does_not_count_as_silence() -> None:
     clock = Clock()
     staleness = StalenessClock(lambda: clock.time, max_gap=10)
     assert staleness.unchanged_for("a", "sign") == 0
@@ -275,7 +279,7 @@ def test_who_was_stopped_has_not_watched() -> None:
     assert staleness.unchanged_for("a", "another sign") == 0
 
 
-def test_a_record_of_another_version_is_somebodys(owners: LockStore, tmp_path: Path) -> None:
+def test_a_record_of_another_version_counts_as_a_lock(owners: LockStore, tmp_path: Path) -> None:
     clock = Clock()
     assert owners.swap("orders", None, '{"run": "of another version"}')
     late = _lease(tmp_path / "here", owners, "b", clock=clock)
@@ -293,7 +297,7 @@ def test_two_folders_of_one_machine_do_not_share_locks(owners: LockStore, tmp_pa
     first.release()
 
 
-def test_a_heartbeat_is_one_sign_for_all_tables(owners: LockStore, tmp_path: Path) -> None:
+def test_one_heartbeat_covers_all_tables_of_a_run(owners: LockStore, tmp_path: Path) -> None:
     leases = [_lease(tmp_path / "here", owners, "a", f"t{number}") for number in range(3)]
     assert acquire_all(leases) == [None] * 3
     given: list[str | None] = []
@@ -319,7 +323,7 @@ def test_a_heartbeat_is_one_sign_for_all_tables(owners: LockStore, tmp_path: Pat
         lease.release()
 
 
-def test_many_tables_are_one_commit(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_locks_of_many_tables_are_one_commit(spark: SparkSession, tmp_path: Path) -> None:
     lake = _lake(
         spark,
         {
@@ -405,7 +409,7 @@ class Elsewhere(CatalogLockStore):
         return super().move_tags(base, snapshots)
 
 
-def test_a_record_moves_only_from_what_was_read(shared_lake: Lake) -> None:
+def test_a_swap_fails_if_the_record_has_changed(shared_lake: Lake) -> None:
     owners = CatalogLockStore(shared_lake)
     assert owners.swap("main", None, "m")  # a table may have any name
     assert not owners.swap("orders", "nobody", "a")
@@ -451,7 +455,7 @@ def test_a_catalog_that_refuses_lock_records_is_quoted(
     _lease(tmp_path / "here", owners).acquire()
 
 
-def test_a_run_that_waits_for_another_gives_heartbeats(
+def test_a_run_that_waits_for_another_sends_heartbeats(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It already holds other tables, which a third machine must not take over."""

@@ -25,7 +25,7 @@ from tests.crash.test_lease import shared_lake as shared_lake
 DAY = 86400.0
 
 
-def _there(lake: Lake) -> tuple[list[str], int, list[Path]]:
+def _read_lock_table(lake: Lake) -> tuple[list[str], int, list[Path]]:
     """Returns the tags, the number of snapshots and the files of the lock table."""
     handle = lake.handle("_cq_locks")
     folder = Path(str(handle.location()).removeprefix("file:")) / "metadata"
@@ -33,7 +33,7 @@ def _there(lake: Lake) -> tuple[list[str], int, list[Path]]:
     return sorted(map(str, handle.refs())), len(list(handle.snapshots())), files
 
 
-def test_runs_leave_nothing_of_their_locks(shared_lake: Lake, tmp_path: Path) -> None:
+def test_finished_runs_leave_no_lock_records(shared_lake: Lake, tmp_path: Path) -> None:
     """Each run locks three tables; while some of them do, another run locks a table, too."""
     owners = CatalogLockStore(shared_lake)
     for number in range(6):
@@ -50,11 +50,11 @@ def test_runs_leave_nothing_of_their_locks(shared_lake: Lake, tmp_path: Path) ->
             lease.release()
         owners.write_heartbeat(f"run{number}", None)
         owners.swap("other", "{}", None)
-        assert _there(shared_lake)[:2] == (["main"], 1)
+        assert _read_lock_table(shared_lake)[:2] == (["main"], 1)
     assert owners.delete_old(DAY) == 0  # unused files are still too new to be deleted
     owners.delete_old(0)
     # The last versions of the metadata, the hint, and the manifest list of the branch.
-    assert len(_there(shared_lake)[2]) <= 8
+    assert len(_read_lock_table(shared_lake)[2]) <= 8
 
 
 def test_records_that_are_damaged_are_named(spark: SparkSession, tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_records_that_are_damaged_are_named(spark: SparkSession, tmp_path: Path)
     )
     owners = CatalogLockStore(lake)
     assert owners.swap("orders", None, "{}")
-    newest = max(f for f in _there(lake)[2] if f.name.endswith(".metadata.json"))
+    newest = max(f for f in _read_lock_table(lake)[2] if f.name.endswith(".metadata.json"))
     newest.write_bytes(newest.read_bytes()[:200])
     with pytest.raises(TableError) as refused:
         _lease(tmp_path / "here", owners).acquire()
@@ -83,7 +83,7 @@ def test_records_that_are_damaged_are_named(spark: SparkSession, tmp_path: Path)
     )
 
 
-def test_a_record_that_is_none_is_somebodys(tmp_path: Path) -> None:
+def test_an_unreadable_record_counts_as_a_lock(tmp_path: Path) -> None:
     """A truncated or malformed record does not fail a run, but is not ignored, either."""
     odd = {"run_id": 1, "host": [], "place": "", "pid": "x", "taken_at": 5}
     for record in (b"{", b"\xff\xfe", b"[]", json.dumps(odd).encode()):
@@ -97,26 +97,26 @@ def test_a_record_that_is_none_is_somebodys(tmp_path: Path) -> None:
         (tmp_path / "orders.owner").unlink()
 
 
-def test_what_dead_runs_left_is_swept(shared_lake: Lake) -> None:
+def test_heartbeats_and_files_of_dead_runs_are_deleted(shared_lake: Lake) -> None:
     owners = CatalogLockStore(shared_lake)
     assert owners.delete_old(DAY) == 0  # there is no such table yet
     held = LockRecord.of("held", "another/1:1").to_json()
     assert owners.swap("orders", None, held)
     for run, ago in (("held", 3 * DAY), ("dead", 2 * DAY), ("lives", 5.0)):
         owners.write_heartbeat(run, _ago(ago))
-    written = Path(str(_there(shared_lake)[2][0])).parent / "snap-1-1-killed.avro"
+    written = Path(str(_read_lock_table(shared_lake)[2][0])).parent / "snap-1-1-killed.avro"
     written.write_bytes(b"a list of a commit that never came about")
     young = written.with_name("snap-2-1-just-now.avro")
     young.write_bytes(b"of one that may still come")
     os.utime(written, (0, 0))
     assert owners.delete_old(DAY) == 2
     assert (written.exists(), young.exists()) == (False, True)
-    assert _there(shared_lake)[0] == ["main", "owner.orders", "run.held", "run.lives"]
+    assert _read_lock_table(shared_lake)[0] == ["main", "owner.orders", "run.held", "run.lives"]
     assert owners.delete_old(DAY) == 0
     # the record and heartbeat of a dead run are removed when the next run takes the table
     assert owners.swap("orders", held, None)
     owners.remove_heartbeat("held")
-    assert _there(shared_lake)[0] == ["main", "run.lives"]
+    assert _read_lock_table(shared_lake)[0] == ["main", "run.lives"]
 
 
 def test_a_batch_that_another_run_may_still_publish_is_kept(

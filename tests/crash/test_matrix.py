@@ -48,7 +48,7 @@ LATER = [step for step in STEPS if step != "windowed"]
 FIRSTS = [step for step in LATER if step != "locked"]
 
 
-def _killed(worker: Worker, project: Project, places: dict[str, str]) -> None:
+def _kill_at(worker: Worker, project: Project, places: dict[str, str]) -> None:
     """Runs until each of these tables has reached its step, where the process dies."""
     crash_at = ",".join(f"{step}:shop.{table}" for table, step in places.items())
     chosen = [option for table in places for option in ("--select", f"shop.{table}")]
@@ -73,7 +73,7 @@ def test_killed_at_every_step_of_a_first_and_of_an_incremental_sync(
 
     recovering = [f"shop.{table}" for table, step in places.items() if step in RECOVERING]
     break_off(project, "published", recovering)
-    _killed(victim, project, places)
+    _kill_at(victim, project, places)
     seen = shop.batches_seen(project, [*places])
     order = list(STEPS)
     for table, step in places.items():
@@ -103,7 +103,7 @@ def test_killed_while_several_tables_are_recorded(
     shop.configure(project, postgres_database, names)
     victim.start(project, "run", crash_at="state-recorded")
     assert victim.died() == signal.SIGKILL
-    assert (_states(project, 1), _recorded(project, 1)) == (3, 0)
+    assert (_count_states(project, 1), _count_ledger_rows(project, 1)) == (3, 0)
     project.run()
     again = project.run()
     assert {again.table(f"shop.{name}")["status"] for name in names} == {"nothing new"}
@@ -114,20 +114,20 @@ def test_killed_while_several_tables_are_recorded(
 
     def count(step: str, table: str) -> None:
         if step in ("state-recorded", "ledger-recorded") and step not in found:
-            found[step] = _states(project, 2), _recorded(project, 2)
+            found[step] = _count_states(project, 2), _count_ledger_rows(project, 2)
 
     run_with(project, count)
     assert found == {"state-recorded": (3, 0), "ledger-recorded": (3, 3)}
     shop.assert_whole(project, postgres_database, names, SECOND)
 
 
-def _states(project: Project, version: int) -> int:
+def _count_states(project: Project, version: int) -> int:
     """Returns how many tables have a state of this version."""
     [(count,)] = project.rows(f"select count(*) from raw._cq_state where version = {version}")
     return int(count)
 
 
-def _recorded(project: Project, batch: int) -> int:
+def _count_ledger_rows(project: Project, batch: int) -> int:
     """Returns how many tables have a ledger row for this batch."""
     if not project.lake().exists("_cq_syncs"):
         return 0
@@ -143,7 +143,7 @@ def test_killed_in_the_first_sync_of_a_lake(
     victim = workers.take()
     shop.create(postgres_database, ["orders"])
     shop.configure(project, postgres_database, ["orders"])
-    _killed(victim, project, {"orders": "published"})
+    _kill_at(victim, project, {"orders": "published"})
     assert shop.batches_seen(project, ["orders"])["orders"] == [(1, shop.FIRST)]
     project.run()
     assert project.run().table("shop.orders")["status"] == "nothing new"

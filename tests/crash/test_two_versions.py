@@ -50,7 +50,7 @@ def shop_project(project: Project, postgres_database: Database) -> Project:
     return project
 
 
-def test_an_upgrade_in_the_midst_of_an_older_loaders_run(
+def test_an_upgrade_during_an_older_loaders_run(
     shop_project: Project, postgres_database: Database
 ) -> None:
     """The newer loader skips the table while the older one holds it, and then continues."""

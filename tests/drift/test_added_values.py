@@ -12,14 +12,14 @@ from tests.sync.project import Project, Ran
 AGAIN = "rows that were read before have values in"
 
 
-def _latest(project: Project, *columns: str) -> list[tuple[object, ...]]:
+def _read_latest(project: Project, *columns: str) -> list[tuple[object, ...]]:
     """Reads the newest version of each key, like a latest table."""
     newest = "struct(_cq_generation, c, _cq_batch, _cq_seq)"
     values = ", ".join(f"max_by({column}, {newest}) as {column}" for column in columns)
     return project.rows(f"select id, {values} from raw.t group by id order by id")
 
 
-def _told(ran: Ran) -> list[str]:
+def _find_warnings(ran: Ran) -> list[str]:
     return [warning for warning in ran.warnings if AGAIN in warning]
 
 
@@ -38,23 +38,23 @@ def test_rows_that_were_read_before_get_the_values_of_a_new_column(
     assert project.run().table("shop.t")["appended"] == 3
 
     database.execute("alter table t add column plain int")
-    assert _told(project.run()) == []
+    assert _find_warnings(project.run()) == []
 
     database.execute(
         "alter table t add column note varchar(9) default 'none'",
         "insert into t values (4, 4, 4, 4, 'x')",
     )
     ran = project.run()
-    assert (ran.table("shop.t")["appended"], len(_told(ran))) == (4, 1)
-    assert _latest(project, "note") == [(1, "none"), (2, "none"), (3, "none"), (4, "x")]
+    assert (ran.table("shop.t")["appended"], len(_find_warnings(ran))) == (4, 1)
+    assert _read_latest(project, "note") == [(1, "none"), (2, "none"), (3, "none"), (4, "x")]
     ran = project.run()
-    assert (ran.table("shop.t")["status"], _told(ran)) == ("nothing new", [])
+    assert (ran.table("shop.t")["status"], _find_warnings(ran)) == ("nothing new", [])
 
     # no row is written: the ALTER alone is detected
     database.execute("alter table t rename column a to b")
     ran = project.run()
-    assert (ran.table("shop.t")["appended"], len(_told(ran))) == (3, 1)
-    assert _latest(project, "b", "note") == [
+    assert (ran.table("shop.t")["appended"], len(_find_warnings(ran))) == (3, 1)
+    assert _read_latest(project, "b", "note") == [
         (1, 10, "none"),
         (2, 20, "none"),
         (3, None, "none"),
@@ -62,8 +62,8 @@ def test_rows_that_were_read_before_get_the_values_of_a_new_column(
     ]
     database.execute("update t set b = 5, c = 9 where id = 1")
     ran = project.run()
-    assert (ran.table("shop.t")["appended"], _told(ran)) == (1, [])
-    assert _latest(project, "b", "c")[0] == (1, 5, 9)
+    assert (ran.table("shop.t")["appended"], _find_warnings(ran)) == (1, [])
+    assert _read_latest(project, "b", "c")[0] == (1, 5, 9)
 
 
 def test_a_backfill_leaves_the_values_of_a_new_column_to_the_next_run(
@@ -79,8 +79,8 @@ def test_a_backfill_leaves_the_values_of_a_new_column_to_the_next_run(
     postgres_database.execute("alter table t add column note text default 'none'")
     assert project.run("--from", "2", "--to", "2").table("shop.t")["appended"] == 1
     ran = project.run()
-    assert (ran.table("shop.t")["appended"], len(_told(ran))) == (2, 1)
-    assert _latest(project, "note") == [(1, "none"), (2, "none"), (3, "none")]
+    assert (ran.table("shop.t")["appended"], len(_find_warnings(ran))) == (2, 1)
+    assert _read_latest(project, "note") == [(1, "none"), (2, "none"), (3, "none")]
     assert project.run().table("shop.t")["status"] == "nothing new"
     changes = project.rows(
         "select schema_changes from raw._cq_syncs where batch > 1 order by batch"
@@ -102,18 +102,18 @@ def test_a_column_that_comes_back_and_one_that_only_a_late_row_has(
     assert project.run().table("shop.t")["appended"] == 2
     postgres_database.execute("alter table t rename column b to a")
     ran = project.run()
-    assert (ran.table("shop.t")["appended"], len(_told(ran))) == (2, 1)
+    assert (ran.table("shop.t")["appended"], len(_find_warnings(ran))) == (2, 1)
     assert project.run().table("shop.t")["status"] == "nothing new"
     [before] = project.rows("select count(*) from raw.t")
     postgres_database.execute(
         "alter table t add column d int", "update t set d = 1 where id = 2"
     )  # a late row, which a sweep finds below the window
-    assert _told(project.run()) == []
-    assert _told(project.run()) == []
+    assert _find_warnings(project.run()) == []
+    assert _find_warnings(project.run()) == []
     assert project.rows("select count(*) from raw.t") == [(before[0] + 1,)]
 
 
-def test_the_row_at_the_cursor_does_not_contradict_itself_once_a_type_has_changed(
+def test_the_row_at_the_cursor_is_appended_again_after_a_type_change(
     project: Project, postgres_database: Database
 ) -> None:
     postgres_database.execute(
@@ -158,4 +158,4 @@ def test_a_run_that_ends_at_any_step_of_the_second_read_loses_no_value(
         query = f"select id, max_by(note, {newest}) from raw.{table} group by id order by id"
         assert project.rows(query) == [(n, "none") for n in (1, 2, 3)], table
         assert project.rows(f"select count(*) from raw.{table}") == [(6,)], table
-    assert _told(project.run()) == []
+    assert _find_warnings(project.run()) == []

@@ -26,7 +26,7 @@ NAMES = [
 ]
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -43,15 +43,15 @@ def table(project: Project, postgres_database: Database) -> Database:
     return postgres_database
 
 
-def _told(project: Project) -> object:
+def _read_schema_changes(project: Project) -> object:
     [(reported,)] = project.rows("select max_by(schema_changes, batch) from raw._cq_syncs")
     return reported
 
 
-def test_columns_with_any_name_are_added_widened_dropped_and_become_variants(
+def test_columns_with_any_name_are_added_altered_and_dropped(
     project: Project, table: Database
 ) -> None:
-    columns = [_quoted(name) for name in NAMES]
+    columns = [_quote(name) for name in NAMES]
     table.execute(
         *(f"alter table t add {column} int" for column in columns), "insert into t values (2, 2)"
     )
@@ -59,7 +59,7 @@ def test_columns_with_any_name_are_added_widened_dropped_and_become_variants(
     [checked] = [e for e in project.loader("check").events if "notes" in e]
     assert f"with the next batch: {reported}" in checked["notes"]
     project.run()
-    assert _told(project) == reported
+    assert _read_schema_changes(project) == reported
     assert project.run().table("shop.t")["status"] == "nothing new"
     table.execute(
         *(f"alter table t alter {column} type bigint" for column in columns),
@@ -67,13 +67,15 @@ def test_columns_with_any_name_are_added_widened_dropped_and_become_variants(
         "update t set c = 3 where id = 2",
     )
     assert project.run().table("shop.t")["appended"] == 1
-    assert _told(project) == "; ".join(f"widened {name} int to bigint" for name in NAMES)
+    assert _read_schema_changes(project) == "; ".join(
+        f"widened {name} int to bigint" for name in NAMES
+    )
     table.execute(
         *(f"alter table t alter {column} type text" for column in columns),
         "update t set c = 4 where id = 2",
     )
     assert project.run().table("shop.t")["appended"] == 1
-    assert _told(project) == "; ".join(
+    assert _read_schema_changes(project) == "; ".join(
         f"changed {name} bigint to string, in {name}__string" for name in NAMES
     )
     variants = [f"{name}__string" for name in NAMES]
@@ -86,11 +88,11 @@ def test_columns_with_any_name_are_added_widened_dropped_and_become_variants(
         *(f"alter table t drop {column}" for column in columns), "insert into t values (5, 5)"
     )
     project.run()
-    assert _told(project) == "; ".join(f"dropped {name} string" for name in NAMES)
+    assert _read_schema_changes(project) == "; ".join(f"dropped {name} string" for name in NAMES)
     assert project.run().table("shop.t")["status"] == "nothing new"
 
 
-def test_a_variant_whose_name_is_taken(project: Project, table: Database) -> None:
+def test_a_type_specific_column_whose_name_is_taken(project: Project, table: Database) -> None:
     table.execute(
         "alter table t add v int, add v__string text", "insert into t values (2, 2, 2, 'mine')"
     )
@@ -116,7 +118,9 @@ def test_a_variant_whose_name_is_taken(project: Project, table: Database) -> Non
     ]
 
 
-def test_names_that_begin_as_the_loaders_own(project: Project, postgres_database: Database) -> None:
+def test_names_that_begin_with_the_loaders_prefix(
+    project: Project, postgres_database: Database
+) -> None:
     postgres_database.execute(
         "create table ours (id int primary key, c int, _cq_redelivered boolean)",
         "create table theirs (_cq_id text primary key, _cq_parent_id text, c int)",
@@ -153,12 +157,12 @@ def test_a_type_that_changes_while_the_table_is_read(
     ]
     assert project.lake().frame("t").columns[:3] == ["id", "c", "_cq_source_name"]
     project.run()
-    assert _told(project) == "added v double"
+    assert _read_schema_changes(project) == "added v double"
     assert project.rows("select v from raw.t where id = 2") == [(2.25,)]
 
 
 @pytest.mark.parametrize("database", ["postgres_database", "mariadb_database"])
-def test_a_column_that_is_added_while_a_run_begins(
+def test_a_column_that_is_added_while_a_run_starts(
     project: Project,
     database: str,
     request: pytest.FixtureRequest,
@@ -193,7 +197,7 @@ def test_a_column_that_is_added_while_a_run_begins(
     ]
 
 
-def test_a_table_of_a_loader_that_remembered_nothing(project: Project, table: Database) -> None:
+def test_a_raw_table_without_a_stored_source_schema(project: Project, table: Database) -> None:
     table.execute(
         "alter table t add a int, add gone smallint, add x text",
         "insert into t values (2, 2, 2, 2, 'x')",
@@ -203,7 +207,7 @@ def test_a_table_of_a_loader_that_remembered_nothing(project: Project, table: Da
     project.spark.sql(f"alter table {name} unset tblproperties ('{PROPERTY}')")
     table.execute("insert into t values (3, 3, 3, 3, 'x')")
     assert project.run().table("shop.t")["appended"] == 1
-    assert _told(project) is None
+    assert _read_schema_changes(project) is None
     project.spark.sql(f"alter table {name} unset tblproperties ('{PROPERTY}')")
     table.execute(
         "alter table t drop gone",
@@ -211,7 +215,9 @@ def test_a_table_of_a_loader_that_remembered_nothing(project: Project, table: Da
         "update t set c = 4 where id = 3",
     )
     project.run()
-    assert _told(project) == "changed a int to string, in a__string; dropped gone int"
+    assert (
+        _read_schema_changes(project) == "changed a int to string, in a__string; dropped gone int"
+    )
     table.execute("insert into t values (5, 5, '5', 'x')")
     project.run()
     assert project.rows(

@@ -36,7 +36,7 @@ def _create(database: Database, project: Project, tables: list[str]) -> None:
         )
 
 
-def _told(project: Project, table: str) -> list[tuple[object, ...]]:
+def _read_schema_changes(project: Project, table: str) -> list[tuple[object, ...]]:
     return project.rows(
         f"select batch, schema_changes from raw._cq_syncs where table_name = '{table}' "
         "order by started_at"
@@ -44,7 +44,9 @@ def _told(project: Project, table: str) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.slow
-def test_killed(project: Project, postgres_database: Database, workers: Workers) -> None:
+def test_killed_while_columns_change(
+    project: Project, postgres_database: Database, workers: Workers
+) -> None:
     """Six tables, each at its own step; one source table is altered again after the kill."""
     worker = workers.take()
     places = {step.replace("-", "_"): step for step in STEPS} | {"changed_again": "prepared"}
@@ -56,13 +58,13 @@ def test_killed(project: Project, postgres_database: Database, workers: Workers)
         "alter table changed_again alter note type text", "alter table changed_again drop extra"
     )
     ran = project.run("--concurrency", "4")
-    rows = {table: _told(project, table) for table in places}
+    rows = {table: _read_schema_changes(project, table) for table in places}
     again = project.run("--concurrency", "4")
     for table, step in places.items():
         published = step in ("published", "state-recorded")
         assert ran.table(f"shop.{table}")["status"] == ("nothing new" if published else "synced")
         assert again.table(f"shop.{table}")["status"] == "nothing new"
-        assert _told(project, table)[:-1] == rows[table]
+        assert _read_schema_changes(project, table)[:-1] == rows[table]
         if table == "changed_again":
             continue
         assert [row for row in rows[table] if row[1]] == [(2, CHANGED)]

@@ -26,7 +26,7 @@ def _names() -> dict[str, str]:
     return {kind: f"t{number}" for number, kind in enumerate(KINDS)}
 
 
-def test_every_kind_of_mark(project: Project, postgres_database: Database) -> None:
+def test_deleted_fields_of_every_type(project: Project, postgres_database: Database) -> None:
     names = _names()
     for kind, name in names.items():
         postgres_database.execute(
@@ -50,7 +50,7 @@ def test_every_kind_of_mark(project: Project, postgres_database: Database) -> No
     assert again.table("shop.t0")["redelivered"] == 3
 
 
-def test_a_snapshot_hides_what_the_source_has_marked_and_shows_what_it_restored(
+def test_a_latest_table_hides_marked_rows_and_shows_restored_ones(
     project: Project, postgres_database: Database, tmp_path: Path
 ) -> None:
     postgres_database.execute(
@@ -85,7 +85,7 @@ def test_a_snapshot_hides_what_the_source_has_marked_and_shows_what_it_restored(
 
 
 @pytest.mark.parametrize("key", [["id"], None], ids=["with key", "without"])
-def test_a_mark_that_is_configured_later_is_seen_where_rows_are_read_again(
+def test_a_deleted_field_that_is_set_later_applies_to_rows_read_again(
     project: Project, postgres_database: Database, key: list[str] | None
 ) -> None:
     postgres_database.execute(
@@ -102,7 +102,7 @@ def test_a_mark_that_is_configured_later_is_seen_where_rows_are_read_again(
     assert project.run().table("shop.t")["status"] == "nothing new"
 
 
-def test_a_mark_whose_type_changes(project: Project, postgres_database: Database) -> None:
+def test_a_deleted_field_whose_type_changes(project: Project, postgres_database: Database) -> None:
     postgres_database.execute(
         "create table t (id int primary key, c int, gone boolean)",
         "insert into t values (1, 1, true), (2, 1, false)",
@@ -120,7 +120,7 @@ def test_a_mark_whose_type_changes(project: Project, postgres_database: Database
     ) == [(1, None, 7, True), (2, None, 0, False)]
 
 
-def test_columns_that_cannot_mark_anything_are_told_with_those_that_can(
+def test_unusable_deleted_fields_are_reported_with_candidates(
     project: Project, postgres_database: Database
 ) -> None:
     names = ["absent", "texts", "hinted", "fine"]

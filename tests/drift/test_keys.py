@@ -22,7 +22,7 @@ def table(project: Project, postgres_database: Database) -> Database:
     return postgres_database
 
 
-def _refused(project: Project, *flags: str) -> str:
+def _expect_refusal(project: Project, *flags: str) -> str:
     ran = project.loader("run", *flags)
     assert ran.code == 1
     [error] = ran.errors
@@ -36,7 +36,7 @@ def _types(project: Project, table: str = "t") -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("column", "role"), [("id", "key"), ("c", "cursor")])
-def test_a_widened_one_is_refused_until_it_is_accepted(
+def test_a_widened_key_or_cursor_is_refused_until_it_is_accepted(
     project: Project, table: Database, column: str, role: str
 ) -> None:
     table.execute(f"alter table t alter {column} type bigint")
@@ -45,12 +45,12 @@ def test_a_widened_one_is_refused_until_it_is_accepted(
         "it with `loader run --accept-key-change --select shop.t`: the raw table can be changed in "
         "place"
     )
-    assert _refused(project) == refusal  # although no row is new
+    assert _expect_refusal(project) == refusal  # although no row is new
     for command in (("run", "--dry-run"), ("check",)):
         asked = project.loader(*command)
         assert (asked.code, asked.errors) == (1, [refusal])
     table.execute("insert into t values (4, 4, 'n')")
-    assert _refused(project, "--full-refresh") == refusal
+    assert _expect_refusal(project, "--full-refresh") == refusal
     accepted = project.run(ACCEPT).table("shop.t")
     # the rows that the ALTER rewrote, with a wider key, are recognised; the state stays valid
     assert (accepted["appended"], accepted["redelivered"]) == (1, 3)
@@ -75,7 +75,7 @@ OTHERS = {
 """By table: the column, its role, its new type, and Spark's name for the type."""
 
 
-def test_any_other_asks_to_load_anew(project: Project, postgres_database: Database) -> None:
+def test_other_type_changes_require_a_reload(project: Project, postgres_database: Database) -> None:
     """Each change is tested on a table of its own."""
     for table in OTHERS:
         postgres_database.execute(
@@ -108,7 +108,9 @@ def test_any_other_asks_to_load_anew(project: Project, postgres_database: Databa
 
 def test_a_renamed_key_asks_for_a_full_refresh(project: Project, table: Database) -> None:
     table.execute("alter table t rename id to number", "insert into t values (4, 4, 'n')")
-    assert _refused(project).startswith("table shop.t: the key column 'number' is new: the rows in")
+    assert _expect_refusal(project).startswith(
+        "table shop.t: the key column 'number' is new: the rows in"
+    )
     assert project.run("--full-refresh").table("shop.t")["appended"] == 4
     assert project.rows("select number, id from raw.t where _cq_generation = 2 order by 1") == [
         (1, None),
@@ -141,7 +143,7 @@ def test_a_frozen_table_refuses_every_change_and_no_row(project: Project, table:
     table.execute("insert into t values (4, 4, 'n')")
     assert project.run().table("shop.t")["appended"] == 1
     table.execute("alter table t add extra date", "alter table t alter note type int using 1")
-    assert _refused(project) == (
+    assert _expect_refusal(project) == (
         "table shop.t, schema_changes: freeze: the source's columns have changed: changed note "
         "string to int; added extra date. Set schema_changes: evolve to accept the change, or "
         "undo it in the source or in a view of it"

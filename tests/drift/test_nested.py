@@ -51,7 +51,7 @@ class Files:
         return str(reported)
 
 
-def test_fields_are_added_dropped_and_widened_wherever_they_lie(project: Project) -> None:
+def test_fields_are_added_dropped_and_widened_at_any_depth(project: Project) -> None:
     files = Files(project)
     old = {"s": {"a": 1, "b": "x"}, "l": [{"x": 1}, None], "m": {"k": {"v": 1}}, "n": [1, None]}
     nothing = {"s": None, "l": None, "m": None, "n": []}
@@ -104,7 +104,7 @@ def test_fields_are_added_dropped_and_widened_wherever_they_lie(project: Project
     assert (again["status"], again["redelivered"]) == ("nothing new", 0)
 
 
-def test_what_cannot_be_widened_inside_becomes_a_variant_of_the_whole_column(
+def test_an_inner_type_change_may_need_a_type_specific_column(
     project: Project,
 ) -> None:
     files = Files(project)
@@ -143,7 +143,7 @@ def test_what_cannot_be_widened_inside_becomes_a_variant_of_the_whole_column(
     }
 
 
-def test_a_type_that_spark_infers_anew_with_each_file(project: Project) -> None:
+def test_a_type_that_spark_infers_differently_after_a_new_file(project: Project) -> None:
     files = Files(project)
     folder = project.folder / "data" / "t"
     (folder / "1.json").write_text('{"id": 1, "v": 1}')

@@ -58,7 +58,7 @@ def _assert_fits(table: Table, source: t.StructType, found: Drift) -> None:
 
 @settings(max_examples=400, deadline=None)
 @given(st.lists(schemas, min_size=2, max_size=6), st.data())
-def test_rows_fit_and_every_change_is_told_once(
+def test_rows_fit_and_every_change_is_reported_once(
     sources: list[t.StructType], data: st.DataObject
 ) -> None:
     table = Table.first(sources[0])
@@ -67,7 +67,7 @@ def test_rows_fit_and_every_change_is_told_once(
         changed = {f.name: bare(f.dataType) for f in before.fields} != {
             f.name: bare(f.dataType) for f in source.fields
         }
-        if not _inner_order_aside(before, source):
+        if not _has_nested_structs(before, source):
             assert bool(found.notes) == changed
         crashed = table.prepared(found)
         if data.draw(st.booleans(), "a crash before the batch was published"):
@@ -84,7 +84,7 @@ def test_rows_fit_and_every_change_is_told_once(
         table = published
 
 
-def _inner_order_aside(before: t.StructType, source: t.StructType) -> bool:
+def _has_nested_structs(before: t.StructType, source: t.StructType) -> bool:
     """Returns whether there are nested structs, whose fields may change their order unreported."""
     return any("struct" in one.simpleString()[6:] for one in (before, source))
 

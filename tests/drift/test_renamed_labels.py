@@ -10,7 +10,7 @@ from tests.sync.project import Project
 CHANGED = "labels of an enum or the expression of a virtual column may have changed"
 
 
-def _latest(project: Project, table: str, column: str = "status") -> list[tuple[object, ...]]:
+def _read_latest(project: Project, table: str, column: str = "status") -> list[tuple[object, ...]]:
     """Reads the newest version of each key, like a latest table."""
     newest = f"max_by({column}, struct(_cq_generation, c, _cq_batch, _cq_seq))"
     return project.rows(f"select id, {newest} from raw.{table} group by id order by id")
@@ -63,7 +63,7 @@ def test_a_renamed_label_of_an_enum_is_read(project: Project, postgres_database:
     assert _sync(project, *tables) == ([0] * 5, 0)
     for table in tables:
         column = "status[0]" if table == "many" else "status"
-        assert _latest(project, table, column) == [(1, "calm"), (2, "wild"), (3, "wild")]
+        assert _read_latest(project, table, column) == [(1, "calm"), (2, "wild"), (3, "wild")]
 
     # Two labels swap their names: both were known before.
     postgres_database.execute(
@@ -72,7 +72,7 @@ def test_a_renamed_label_of_an_enum_is_read(project: Project, postgres_database:
         "alter type mood rename value 'x' to 'calm'",
     )
     assert _sync(project, *tables) == ([3] * 5, 5)
-    assert _latest(project, "plain") == [(1, "wild"), (2, "calm"), (3, "calm")]
+    assert _read_latest(project, "plain") == [(1, "wild"), (2, "calm"), (3, "calm")]
 
 
 def test_without_a_key_renamed_labels_and_new_defaults_are_reported(
@@ -117,4 +117,4 @@ def test_a_changed_expression_of_a_virtual_column_is_read(
     project.run()
     postgres_database.execute("alter table t alter column status set expression as (c + 2)")
     assert _sync(project, "t") == ([3], 1)
-    assert _latest(project, "t") == [(1, 3), (2, 4), (3, 5)]
+    assert _read_latest(project, "t") == [(1, 3), (2, 4), (3, 5)]

@@ -64,18 +64,18 @@ def _hash(spark: SparkSession, columns: str) -> int:
     return found
 
 
-def test_rows_that_say_the_same(spark: SparkSession) -> None:
+def test_equal_rows_have_equal_hashes(spark: SparkSession) -> None:
     for left, right in SAME:
         assert _hash(spark, left) == _hash(spark, right), (left, right)
 
 
-def test_rows_that_say_something_else(spark: SparkSession) -> None:
+def test_different_rows_have_different_hashes(spark: SparkSession) -> None:
     for left, right in DIFFERENT:
         assert _hash(spark, left) != _hash(spark, right), (left, right)
 
 
 @pytest.mark.parametrize("rows", [10_000])
-def test_nothing_collides_among_many(spark: SparkSession, rows: int) -> None:
+def test_hashes_of_many_rows_do_not_collide(spark: SparkSession, rows: int) -> None:
     frame = spark.range(rows).selectExpr(
         "array(id, id div 7, null) as a", "struct(id % 100 as x, array(id) as y) as s"
     )

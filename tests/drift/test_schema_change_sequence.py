@@ -110,7 +110,7 @@ class Driven:
         raw = self.project.lake().frame("t").schema
         shown = {f.name: f.dataType.simpleString() for f in raw.fields if f.name not in COLUMNS}
         assert shown == self.columns
-        assert self._told() == {self.batches: reported or None}
+        assert self._read_schema_changes() == {self.batches: reported or None}
         for key in touched:
             self.expected[key] = self._row(key, routes or {})
         self.build("latest", build)
@@ -127,7 +127,7 @@ class Driven:
             for key, row in self.expected.items()
         }
 
-    def _told(self) -> dict[int, str | None]:
+    def _read_schema_changes(self) -> dict[int, str | None]:
         """Returns the newest batch's entry; the others were checked before and must not change."""
         rows = self.project.rows(
             "select batch, schema_changes from raw._cq_syncs where batch is not null "

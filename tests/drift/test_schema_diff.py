@@ -111,7 +111,9 @@ def _changed(old: Any, new: Any) -> tuple[Table, Table, Any]:
 
 
 @pytest.mark.parametrize(("old", "new", "note", "clauses"), IN_PLACE)
-def test_what_raw_follows_in_place(old: Any, new: Any, note: str, clauses: list[str]) -> None:
+def test_changes_that_alter_the_raw_table_in_place(
+    old: Any, new: Any, note: str, clauses: list[str]
+) -> None:
     before, after, found = _changed(old, new)
     assert "; ".join(found.notes) == note
     assert [alteration.sql for alteration in found.alterations] == clauses
@@ -120,7 +122,9 @@ def test_what_raw_follows_in_place(old: Any, new: Any, note: str, clauses: list[
 
 
 @pytest.mark.parametrize(("old", "new", "variant", "kept"), VARIANTS)
-def test_what_becomes_a_variant_column(old: Any, new: Any, variant: str, kept: str) -> None:
+def test_changes_that_need_a_type_specific_column(
+    old: Any, new: Any, variant: str, kept: str
+) -> None:
     before, after, found = _changed(old, new)
     assert after.columns == {**before.columns, variant: kept}
     assert found.mappings[1].raw == variant
@@ -177,7 +181,7 @@ def test_columns_added_dropped_re_added_renamed_and_reordered() -> None:
     }
 
 
-def test_structs_that_do_not_go_together_are_numbered_and_those_that_do_grow() -> None:
+def test_incompatible_structs_are_numbered_and_compatible_ones_grow() -> None:
     table = Table.first(schema({"x": "int"}))
     for columns in ({"a": "int"}, {"a": "bigint", "b": "int"}, {"a": "string"}, {"a": "int"}):
         table, found = table.synced(schema({"x": columns}))
@@ -190,7 +194,7 @@ def test_structs_that_do_not_go_together_are_numbered_and_those_that_do_grow() -
 
 
 @pytest.mark.parametrize("order", ["variant first", "column first", "at once"])
-def test_a_variant_column_whose_name_is_taken_is_one_clear_error(order: str) -> None:
+def test_a_type_specific_column_whose_name_is_taken_is_an_error(order: str) -> None:
     table = Table.first(schema({"x": "int"}))
     steps = {
         "variant first": [{"x": "string"}, {"x": "string", "X__string": "date"}],
@@ -207,7 +211,7 @@ def test_a_variant_column_whose_name_is_taken_is_one_clear_error(order: str) -> 
     )
 
 
-def test_a_variant_whose_name_a_dropped_column_has_is_numbered() -> None:
+def test_a_type_specific_column_with_the_name_of_a_dropped_column_is_numbered() -> None:
     table = Table.first(schema({"x": "int", "x__string": "string"}))
     table, found = table.synced(schema({"x": "string"}))
     assert found.notes == (
@@ -219,7 +223,7 @@ def test_a_variant_whose_name_a_dropped_column_has_is_numbered() -> None:
     assert (found.notes, back.columns) == (("re-added x__string string",), table.columns)
 
 
-def test_a_variant_of_a_crashed_run_is_no_column_of_the_source() -> None:
+def test_a_type_specific_column_of_a_crashed_run_is_no_source_column() -> None:
     table = Table.first(schema({"x": "int"}))
     crashed = table.prepared(table.drift(schema({"x": "string"})))
     for columns, reported in (
@@ -292,7 +296,7 @@ def test_a_key_that_is_new_asks_for_a_full_refresh() -> None:
     assert notes == ("added number int", "dropped id int")
 
 
-def test_a_cursor_may_not_be_what_raw_keeps_in_a_variant_column() -> None:
+def test_a_cursor_cannot_be_in_a_type_specific_column() -> None:
     table, _ = Table.first(schema({"id": "int", "v": "int"})).synced(
         schema({"id": "int", "v": "date"})
     )
@@ -300,7 +304,7 @@ def test_a_cursor_may_not_be_what_raw_keeps_in_a_variant_column() -> None:
         table.drift(schema({"id": "int", "v": "date"}), replace(KEYED, cursor="v"))
 
 
-def test_a_table_of_an_older_loader_tells_what_its_columns_tell() -> None:
+def test_without_a_stored_schema_changes_are_derived_from_the_columns() -> None:
     older = Table(Table.first(schema({"id": "smallint", "a": "int", "gone": "int"})).raw, None)
     source = schema({"ID": "smallint", "a": "string"})
     assert older.drift(schema({"id": "smallint", "a": "int", "gone": "int"})).notes == ()
@@ -314,7 +318,7 @@ def test_a_table_of_an_older_loader_tells_what_its_columns_tell() -> None:
     assert older.published(found).drift(source).notes == ()
 
 
-def test_what_is_remembered_is_read_as_it_was_written() -> None:
+def test_a_stored_schema_is_read_as_it_was_written() -> None:
     columns = {"a b": "int", "ä": (10, 2), "s": [{"x": {"map": "timestamp_ntz"}}]}
     written = SourceSchema.of(schema(columns), dropped=["z"], variants=["a__string"])
     assert SourceSchema.parse(written.text, "") == written

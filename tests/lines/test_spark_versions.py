@@ -92,7 +92,7 @@ def lakehouse(tmp_path: Path, postgres_database: Database) -> Lakehouse:
     return found
 
 
-def test_each_line_goes_on_where_the_other_ended(
+def test_each_version_continues_where_the_other_ended(
     lakehouse: Lakehouse, postgres_database: Database
 ) -> None:
     """The other version loads first; this one, the other and again this one continue."""

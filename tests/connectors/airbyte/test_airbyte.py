@@ -16,7 +16,7 @@ from loader.spark.temporary_files import name_prefix
 from tests.connectors.program import CONNECTOR, ITEM, Program, at, items
 
 
-def test_rows_come_once_and_the_state_is_given_back(program: Program) -> None:
+def test_records_are_appended_once_and_the_state_is_passed_back(program: Program) -> None:
     program.stream("items", items(1, 2, 3, 4, 5))
     program.stream("notes", [{"text": "a"}, {"text": "a"}], {"text": {"type": "string"}}, (), None)
     program.stream("empty")
@@ -92,7 +92,7 @@ def test_a_long_read_is_committed_batch_by_batch(program: Program) -> None:
     assert program.run().table("api.items")["redelivered"] == 1
 
 
-def test_what_a_state_covers_is_kept_when_the_connector_fails(program: Program) -> None:
+def test_records_that_a_state_covers_are_kept_if_the_connector_fails(program: Program) -> None:
     program.stream("items", items(*range(1, 8)))
     program.stream("later", items(1, 2))
     error = {"message": "the API is away", "internal_message": "HTTP 503"}
@@ -208,7 +208,7 @@ def test_every_type_and_what_has_none(program: Program) -> None:
     assert "a record's id is 'x', which its type, bigint, cannot store exactly" in ran.errors[0]
 
 
-def test_bad_days_end_in_one_clear_error_and_lose_nothing(program: Program) -> None:
+def test_a_failing_connector_is_one_clear_error_and_loses_nothing(program: Program) -> None:
     """Each stream is read alone, by a connector that fails after its fourth record."""
     bad: dict[str, tuple[list[dict[str, object]], str]] = {
         "killed": ([{"signal": "SIGKILL"}], "the program failed (it was killed by signal 9)"),
@@ -261,7 +261,7 @@ def test_bad_days_end_in_one_clear_error_and_lose_nothing(program: Program) -> N
         assert program.run().table(f"api.{name}")["status"] == "nothing new", name
 
 
-def test_what_is_not_a_record_of_the_catalog(program: Program) -> None:
+def test_messages_that_are_not_requested_records_are_ignored(program: Program) -> None:
     """Log lines, broken lines, records of other streams, unknown messages and estimates."""
     program.stream("items", items(1, 2, 3))
     program.stream("other", items(1))
@@ -295,7 +295,7 @@ def test_what_is_not_a_record_of_the_catalog(program: Program) -> None:
     assert program.run().table("api.eu_items2")["status"] == "nothing new"
 
 
-def test_a_stream_lacks_what_its_connector_logs_an_error_about(program: Program) -> None:
+def test_a_logged_error_fails_the_stream(program: Program) -> None:
     """`airbyte-cdk` logs an error for a page that it cannot read, and treats it as the last."""
     text = "Failed to parse it\nTraceback (most recent call last):\n  File x"
     error = {"say": {"type": "LOG", "log": {"level": "ERROR", "message": text}}}
@@ -432,7 +432,7 @@ def test_a_connector_sees_its_own_environment_only(
     assert left == []
 
 
-def test_what_the_other_commands_say_of_a_connector(program: Program) -> None:
+def test_other_commands_with_a_connector(program: Program) -> None:
     program.stream("items", items(1, 2))
     program.stream("notes", [{"text": "a"}], {"text": {"type": "string"}}, (), None)
     program.configure()

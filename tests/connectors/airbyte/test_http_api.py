@@ -35,7 +35,7 @@ def _blocks(kind: str) -> list[str]:
     return re.findall(rf"```{kind}\n(.*?)```", PAGE, flags=re.DOTALL)
 
 
-def _configured(project: Project, rates: Rates, monkeypatch: pytest.MonkeyPatch) -> None:
+def _configure(project: Project, rates: Rates, monkeypatch: pytest.MonkeyPatch) -> None:
     """Writes the page's two files; only the command's path and the lake are changed."""
     manifest, spec = _blocks("yaml")[:2]
     (project.folder / "rates.yaml").write_text(manifest)
@@ -64,20 +64,20 @@ def _configured(project: Project, rates: Rates, monkeypatch: pytest.MonkeyPatch)
     project.add("ecb", "airbyte", ["rates"], own)
 
 
-def _dbt(project: Project) -> DbtProject:
+def _create_dbt_project(project: Project) -> DbtProject:
     """The dbt project that `loader codegen` writes into."""
     mart = f"mart_{project.schema.removeprefix('raw_')}"
     return DbtProject(project.spark, project.folder, schema=mart, raw_schema=project.schema)
 
 
 @pytest.mark.slow
-def test_rounds_of_an_api_with_bad_moods(
+def test_syncs_of_an_unreliable_api(
     project: Project, rates: Rates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Failed requests cause no missing, duplicate or wrong rows."""
-    _configured(project, rates, monkeypatch)
+    _configure(project, rates, monkeypatch)
     chance = random.Random(7)
-    dbt = _dbt(project)
+    dbt = _create_dbt_project(project)
     moment = 0
     failed = 0
     sent: set[tuple[str, float, str]] = set()

@@ -66,7 +66,7 @@ def test_only_declared_secrets_and_secret_keys_are_hidden(
     assert redactor.redact(text) == text
 
 
-def test_a_connector_cannot_hide_any_number_of_words(
+def test_a_connector_cannot_redact_any_number_of_texts(
     source: AirbyteSource, redactor: Redactor
 ) -> None:
     began = time.process_time()

@@ -27,11 +27,11 @@ def run_checks(script: str, *arguments: str) -> None:
     assert ended.returncode == 0, ended.stderr[-3000:]
 
 
-def test_what_the_bridge_tells_the_loader() -> None:
+def test_messages_of_the_bridge() -> None:
     run_checks("cq_bridge.py")
 
 
 @pytest.mark.parametrize("part", ["messages", "server"])
-def test_what_a_hostile_program_can_do(part: str) -> None:
+def test_hostile_programs(part: str) -> None:
     """Malformed and large Arrow data; endless streams, connections and states."""
     run_checks("cq_hostile.py", part)

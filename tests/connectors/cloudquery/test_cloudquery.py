@@ -130,7 +130,7 @@ def test_deletions_become_tombstones(project: Project) -> None:
 
 
 @pytest.mark.slow
-def test_masked_values_of_a_plugin_are_nowhere(
+def test_masked_values_of_a_plugin_are_in_no_file(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """This includes the spool of a run that is killed before its rows are published."""

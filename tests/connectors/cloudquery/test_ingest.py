@@ -48,7 +48,7 @@ class Bridge:
             self.errors.append(message["error"])
 
 
-def test_a_port_is_chosen_and_said(project: Project) -> None:
+def test_a_port_needs_an_option_and_causes_a_warning(project: Project) -> None:
     """CloudQuery's command line sends no password, and a port has no owner."""
     project.write()
     [error] = project.loader("serve", "--address", "localhost:7778").errors
@@ -156,7 +156,7 @@ def synced(folder: Path, number: int, *data: dict[str, Any], key: bool = True) -
     return {"session": number, "folder": str(place), "stale": [], "source": "shop", "rows": True}
 
 
-def test_a_table_that_fails_hides_no_other(project: Project) -> None:
+def test_a_table_that_fails_does_not_hide_others(project: Project) -> None:
     session = synced(project.folder, 1, {"id": 1, "note": "a"})
     catalog = Path(session["folder"], "catalog.json")
     wrong = {**ORDERS, "name": "_cq_syncs"}
@@ -172,7 +172,7 @@ def test_a_table_that_fails_hides_no_other(project: Project) -> None:
     assert "shop.orders" in [e["table"] for e in shown.events if e["event"] == "status"]
 
 
-def test_another_source_takes_no_table_over(project: Project) -> None:
+def test_a_source_cannot_take_over_another_sources_table(project: Project) -> None:
     """It can neither append rows nor delete stale ones. Table names are not used as paths."""
     sessions = []
     for number, (source, names) in enumerate(
@@ -232,9 +232,7 @@ def test_a_source_of_the_spec_keeps_its_cursors(project: Project) -> None:
         assert not refused or "and stores its cursors in the same table" in str(error)
 
 
-def test_what_is_served_is_shown_described_and_kept_small(
-    project: Project, warehouse: Path
-) -> None:
+def test_other_commands_handle_pushed_tables(project: Project, warehouse: Path) -> None:
     """No spec has these sources; the commands find them in the raw tables."""
     project.write()
     for command in (("status",), ("compact",), ("codegen", "--output", "models")):

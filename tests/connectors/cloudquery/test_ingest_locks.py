@@ -67,7 +67,7 @@ def session(folder: Path, number: int, *streams: str, source: str = "shop") -> d
     return {"session": number, "folder": str(place), "stale": [], "source": source, "rows": True}
 
 
-def test_what_cannot_be_noted_fails_no_sync(project: Project) -> None:
+def test_a_key_that_cannot_be_recorded_does_not_fail_the_sync(project: Project) -> None:
     """The rows are published, and a retry would append rows of tables without a key again."""
     project.write()
     spec = load_spec(project.folder / "loader.yml", needs_source=False)
@@ -101,7 +101,7 @@ def test_what_cannot_be_noted_fails_no_sync(project: Project) -> None:
     assert state["table"] == "shop.orders"
 
 
-def test_a_table_that_another_run_holds_is_waited_for(
+def test_a_sync_waits_for_a_table_that_another_run_holds(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the sync failed, its retry would append the rows of the other tables twice."""
@@ -148,7 +148,7 @@ def test_a_table_that_another_run_holds_is_waited_for(
     assert held.heard == []
 
 
-def test_a_sync_that_has_ended_before_its_turn_is_told_so(project: Project) -> None:
+def test_a_sync_that_was_aborted_before_its_turn_is_an_error(project: Project) -> None:
     """While another sync was appended, its client disconnected, and the bridge removed its rows."""
     project.write()
     spec = load_spec(project.folder / "loader.yml", needs_source=False)

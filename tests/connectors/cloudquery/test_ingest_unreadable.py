@@ -13,7 +13,7 @@ from tests.connectors.cloudquery.test_ingest import Bridge
 from tests.connectors.cloudquery.test_ingest_locks import session
 from tests.sync.project import Project
 
-LOOKING = (
+COMMANDS = (
     ("status",),
     ("compact",),
     ("state", "list"),
@@ -22,13 +22,13 @@ LOOKING = (
 )
 
 
-def _damaged(table: Path) -> None:
+def _damage(table: Path) -> None:
     folder = table / "metadata"
     newest = folder / f"v{(folder / 'version-hint.text').read_text().strip()}.metadata.json"
     newest.write_bytes(newest.read_bytes()[:200])
 
 
-def _shown(project: Project) -> list[str]:
+def _list_tables(project: Project) -> list[str]:
     return sorted(e["table"] for e in project.loader("status").events if e["event"] == "status")
 
 
@@ -44,7 +44,7 @@ def test_served_tables_that_cannot_be_read(project: Project, warehouse: Path) ->
     spec = load_spec(project.folder / "loader.yml", needs_source=False)
     CloudQueryIngest(bridge, Ingest(spec, project.spark, "lake", Watch(), lambda _: None)).run()
     assert bridge.errors == [None, None]
-    assert _shown(project) == ["depot.parts", "shop.lines", "shop.orders"]
+    assert _list_tables(project) == ["depot.parts", "shop.lines", "shop.orders"]
     models = ("codegen", "--output", str(project.folder / "models"))
     assert project.loader(*models).code == 0
 
@@ -53,7 +53,7 @@ def test_served_tables_that_cannot_be_read(project: Project, warehouse: Path) ->
     here.rename(there)
     moved = Project(project.folder, project.spark, there.name)
     moved.write()
-    for command in LOOKING:
+    for command in COMMANDS:
         [error] = moved.loader(*command).errors
         assert "its warehouse was copied or moved" in error, command
         assert str(there / "lines") in error
@@ -63,7 +63,7 @@ def test_served_tables_that_cannot_be_read(project: Project, warehouse: Path) ->
     # some tables are damaged: the others are listed, and none is reported as removed
     project.write()
     for table in ("lines", "parts"):
-        _damaged(here / table)
+        _damage(here / table)
     shown = project.loader("status")
     assert shown.code == 0
     assert "shop.orders" in [e["table"] for e in shown.events if e["event"] == "status"]
@@ -76,7 +76,7 @@ def test_served_tables_that_cannot_be_read(project: Project, warehouse: Path) ->
         assert not [text for text in warnings if "no longer a table" in text]
 
     # all tables are damaged
-    _damaged(here / "orders")
-    for command in LOOKING:
+    _damage(here / "orders")
+    for command in COMMANDS:
         [error] = project.loader(*command).errors
         assert "its metadata cannot be read" in error, command

@@ -50,7 +50,9 @@ def test_an_idle_timeout_is_a_duration() -> None:
             serve.make_context("serve", ["--idle-timeout", text])
 
 
-def test_they_see_no_secrets_of_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_child_processes_see_no_secrets_of_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SHOP_PASSWORD", "hidden")
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Da=b")
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")

@@ -21,13 +21,13 @@ from tests.connectors.subprocess.program_reads import (
 )
 
 
-def test_a_table_that_is_read_whole_and_fails_beside_a_shared_state_is_told_of(
+def test_a_failed_full_read_warns_that_the_shared_state_advances(
     tmp_path: Path,
 ) -> None:
     """Its records may belong to those of another stream, whose state advances."""
     records = [{"type": "RECORD", "stream": name, "record": {"id": 1}} for name in ("a", "b")]
     warned: list[str] = []
-    delivery = _tap(tmp_path, sends(*records, {"type": "STATE", "value": {}}), warned)
+    delivery = _start_tap(tmp_path, sends(*records, {"type": "STATE", "value": {}}), warned)
     assert delivery.next_batch("a", lambda: None).is_last
     assert delivery.next_batch("b", lambda: None).is_last
     delivery.abandon("a")
@@ -46,7 +46,7 @@ def test_records_of_a_tap_find_their_stream(tmp_path: Path) -> None:
     state = {"type": "STATE", "value": {}}
     warned: list[str] = []
     sent = [record("a", 1), record("public-a", 2), record("c", 9), state]
-    delivery = _tap(tmp_path, sends(*sent, record("new", 3), state), warned)
+    delivery = _start_tap(tmp_path, sends(*sent, record("new", 3), state), warned)
     piece = delivery.next_batch("a", lambda: None)
     assert (piece.counts.rows, piece.is_last) == (2, False)
     with pytest.raises(TableError, match="a record of 'new', which matches no stream"):
@@ -55,7 +55,7 @@ def test_records_of_a_tap_find_their_stream(tmp_path: Path) -> None:
     assert warned == ["records of c, which this run did not request, are ignored"]
 
 
-def _tap(folder: Path, script: str, warned: list[str]) -> MessageReader:
+def _start_tap(folder: Path, script: str, warned: list[str]) -> MessageReader:
     """Starts a tap with the streams `a`, which has a state, and `b`, which is read whole."""
     streams = {}
     for number, name in enumerate("ab"):

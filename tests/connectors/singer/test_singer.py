@@ -74,7 +74,7 @@ def test_a_tap_fails_after_a_state(tap: Tap) -> None:
     assert tap.run().table("api.items")["appended"] == 1
 
 
-def test_schemas_in_the_midst_and_fields_that_are_left_out(tap: Tap) -> None:
+def test_changed_schemas_and_excluded_fields(tap: Tap) -> None:
     """If a file was touched, its tap sends all rows again, with a new time."""
     touched = {**ITEM, "_sdc_last_modified": {"type": "string", "format": "date-time"}}
 

@@ -94,7 +94,7 @@ def test_states_are_numbered_beyond_those_of_every_table(tmp_path: Path) -> None
     assert 0 < first < second
 
 
-def test_a_run_that_begins_behind_another_table_stores_no_state_before_its_end(
+def test_a_run_that_starts_behind_another_table_stores_no_state_before_its_end(
     tmp_path: Path,
 ) -> None:
     """Its states are newer, but cover less than the older state that the other table keeps."""
@@ -130,7 +130,7 @@ def test_a_state_that_cannot_be_used_fails_its_table_only(tmp_path: Path) -> Non
         assert Begun(tmp_path, {"a": mark}, {}).in_pieces is None
 
 
-def test_records_without_a_key_that_come_again_are_told_of(tmp_path: Path) -> None:
+def test_resent_records_without_a_key_are_reported(tmp_path: Path) -> None:
     """Without a key, they cannot be recognised."""
     begun = Begun(tmp_path, _of(a=7, b=9), {}, key=())
     [reported] = begun.warnings
@@ -140,7 +140,7 @@ def test_records_without_a_key_that_come_again_are_told_of(tmp_path: Path) -> No
     assert Begun(tmp_path, _of(a=7, b=7), {}, key=()).warnings == []
 
 
-def test_pieces() -> None:
+def test_states_that_can_be_stored_early() -> None:
     own = ConnectorState("airbyte", "STREAM", False, 3, "1")
     assert can_store_early([None, own], [own])
     assert not can_store_early([shared(2), own], [])
@@ -210,7 +210,7 @@ def test_the_streams_of_a_tap_have_ids_and_names() -> None:
     assert [stream["selected"] for stream in asked["streams"]] == [True, False, False]
 
 
-def test_a_tap_is_asked_for_the_fields_of_its_tables() -> None:
+def test_the_fields_of_a_tables_columns_are_selected() -> None:
     """A tap does not send fields that are `available` unless they are selected."""
 
     def part(name: str, inclusion: str, **more: Any) -> dict[str, Any]:
@@ -254,7 +254,7 @@ def test_a_tap_is_asked_for_the_fields_of_its_tables() -> None:
     }
 
 
-def test_what_a_tap_gets_back() -> None:
+def test_the_state_that_a_tap_gets() -> None:
     called = map_aliases(CATALOG)
     orders, users = "public-orders", "public-users"
     warned: list[str] = []

@@ -39,7 +39,7 @@ from loader.sources.interface import Progress
 from tests.connectors.subprocess.program_reads import opened, record_of, sends, state_of
 
 
-def _nested_references(levels: int) -> dict[str, Any]:
+def _nest_references(levels: int) -> dict[str, Any]:
     """Returns a schema in which each definition refers to the next one many times."""
     parts: dict[str, Any] = {
         f"d{n}": {"anyOf": [{"$ref": f"#/definitions/d{n + 1}"}] * 9} for n in range(levels)
@@ -50,7 +50,7 @@ def _nested_references(levels: int) -> dict[str, Any]:
 
 def test_nested_references_are_read_once() -> None:
     started = time.monotonic()
-    [found] = build_columns(_nested_references(15), {})
+    [found] = build_columns(_nest_references(15), {})
     assert (found.type, time.monotonic() - started < 5) == (t.LongType(), True)
 
 
@@ -63,7 +63,7 @@ def test_a_long_chain_of_references_has_a_type() -> None:
     assert [column.type for column in build_columns(schema, {})] == [t.BooleanType()]
 
 
-def test_a_schema_that_leads_on_for_ever_is_one_error() -> None:
+def test_an_exponential_schema_is_one_error() -> None:
     options = {"anyOf": [{"type": "string", "format": str(n)} for n in range(2000)]}
     schema = {
         "definitions": {"many": options},
@@ -84,7 +84,7 @@ def test_a_schema_that_leads_on_for_ever_is_one_error() -> None:
         {"properties": 5},
     ],
 )
-def test_a_schema_of_another_kind_is_text(schema: dict[str, Any]) -> None:
+def test_an_invalid_schema_is_read_as_text(schema: dict[str, Any]) -> None:
     assert {column.type for column in build_columns(schema, {})} <= {t.StringType()}
 
 
@@ -111,7 +111,7 @@ class _Listed(ProgramSource):
 _Listed.__abstractmethods__ = frozenset()  # type: ignore[attr-defined]
 
 
-def test_many_streams_are_counted_at_once() -> None:
+def test_many_streams_are_listed_quickly() -> None:
     names = [f"s{n}" for n in range(100_000)]
     started = time.monotonic()
     assert len(_Listed(names).tables()) == 100_000
@@ -210,14 +210,14 @@ def test_a_number_of_a_million_digits_is_kept(tmp_path: Path) -> None:
     assert layout.encode_record({"id": decode(DIGITS)})[1] == {"r": f'{{"id":{DIGITS}}}'}
 
 
-def _nested(depth: int) -> str:
+def _nest(depth: int) -> str:
     return '{"a":' * depth + "1.00000000000000000001" + "}" * depth
 
 
 @pytest.mark.parametrize("depth", [400, 5_000, 100_000])
 def test_a_deep_record_fails_its_stream_only(tmp_path: Path, depth: int) -> None:
     """Records that the previous state covers are kept; the program continues with other streams."""
-    data = f'{{"id":2,"text":{_nested(depth)}}}'
+    data = f'{{"id":2,"text":{_nest(depth)}}}'
     deep = f'{{"type":"RECORD","record":{{"stream":"items","data":{data}}}}}'
     (tmp_path / "deep").write_text(deep + "\n")
     script = sends(
@@ -240,12 +240,12 @@ def test_a_deep_record_fails_its_stream_only(tmp_path: Path, depth: int) -> None
 def test_a_deep_state_fails_what_it_covers_only(tmp_path: Path, depth: int, kind: str) -> None:
     """Records that the previous state covers are kept; streams that are read whole are complete."""
     states = {
-        "STREAM": f'"stream":{{"stream_descriptor":{{"name":"items"}},"s":{_nested(depth)}}}',
-        "GLOBAL": f'"global":{_nested(depth)}',
-        "LEGACY": f'"data":{_nested(depth)}',
+        "STREAM": f'"stream":{{"stream_descriptor":{{"name":"items"}},"s":{_nest(depth)}}}',
+        "GLOBAL": f'"global":{_nest(depth)}',
+        "LEGACY": f'"data":{_nest(depth)}',
     }
     deep = f'{{"type":"STATE","state":{{"type":"{kind}",{states[kind]}}}}}'
-    log = f'{{"type":"LOG","log":{{"level":"INFO","message":"well","more":{_nested(depth)}}}}}'
+    log = f'{{"type":"LOG","log":{{"level":"INFO","message":"well","more":{_nest(depth)}}}}}'
     (tmp_path / "deep").write_text(f"{log}\n{deep}\n")
     then = f"print(open({str(tmp_path / 'deep')!r}).read())"
     script = sends(record_of(1), state_of(1), then=then) + "\n" + sends(record_of(2))
@@ -265,7 +265,7 @@ def test_a_deep_state_of_a_tap_fails_what_it_covers_only() -> None:
     delivery: Any = MessageReader.__new__(MessageReader)
     delivery.source, delivery._refuse_deep_state = "api", refused.append
     for depth in (600, 100_000):
-        line = f'{{"type":"STATE","value":{_nested(depth)}}}'
+        line = f'{{"type":"STATE","value":{_nest(depth)}}}'
         SingerMessages({}, {"items": "items"}).handle_line(line.encode(), delivery)
     assert refused == [None, None]
 
@@ -273,7 +273,7 @@ def test_a_deep_state_of_a_tap_fails_what_it_covers_only() -> None:
 def test_a_deep_state_that_was_stored_is_one_error() -> None:
     mark = {"protocol": "airbyte", "kind": "LEGACY", "shared": True, "number": 1}
     with pytest.raises(StateError, match="stored state cannot be read"):
-        ConnectorState.from_mark({**mark, "state": _nested(100_000)}, "airbyte", "table api.items")
+        ConnectorState.from_mark({**mark, "state": _nest(100_000)}, "airbyte", "table api.items")
 
 
 WRONG_STREAMS: tuple[dict[str, Any], ...] = (
@@ -326,7 +326,7 @@ def test_a_wrong_kind_in_a_catalog_is_one_error(read: Any, good: Any, wrong: Any
             read(neither, "source api", lambda *_: None)
 
 
-def test_nothing_in_a_catalog_may_be_null() -> None:
+def test_null_fields_of_a_catalog_are_accepted() -> None:
     """Connectors write null for fields that they do not know."""
     fields = ("namespace", "json_schema", "supported_sync_modes", "source_defined_cursor")
     fields += ("default_cursor_field", "source_defined_primary_key")
@@ -337,7 +337,7 @@ def test_nothing_in_a_catalog_may_be_null() -> None:
     assert singer_entries({"streams": [tap]}, "source api", lambda *_: None)
 
 
-def test_messages_about_many_streams_are_read_at_once() -> None:
+def test_streams_of_many_messages_are_resolved_quickly() -> None:
     """The messages lack the namespace that the catalog has."""
     streams = group_by_name(("shop", f"s{n}") for n in range(100_000))
     started = time.monotonic()
@@ -346,7 +346,7 @@ def test_messages_about_many_streams_are_read_at_once() -> None:
     assert time.monotonic() - started < 60
 
 
-def test_options_of_many_streams_are_found_at_once() -> None:
+def test_options_of_many_streams_are_found_quickly() -> None:
     source = _Listed([])
     options = {f"S{n}": {"cursor_field": "c"} for n in range(30_000)}
     source.options = ProgramOptions.model_validate({"table_options": options})
@@ -361,7 +361,7 @@ def test_a_deep_record_of_a_tap_names_its_stream() -> None:
         source="api",
         add_record=lambda key, record, is_deep: said.append((key, is_deep)),
     )
-    line = f'{{"type":"RECORD","stream":"items","record":{{"id":1,"a":{_nested(200_000)}}}}}'
+    line = f'{{"type":"RECORD","stream":"items","record":{{"id":1,"a":{_nest(200_000)}}}}}'
     SingerMessages({}, {"items": "items"}).handle_line(line.encode(), delivery)
     assert said == [("items", True)]
     assert json.loads(truncate_nesting(b'{"a":[1,"[{\\"",{"b":[[2]]}],"c":{}}', 2)) == {

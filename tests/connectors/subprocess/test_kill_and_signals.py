@@ -29,7 +29,7 @@ ONCE = ("locked", "recovered-state", "recovered", "unlocked")
         ("check", signal.SIGTERM, ("check",)),
     ],
 )
-def test_a_signal_ends_a_connector_that_is_asked(
+def test_a_signal_ends_a_connector(
     program: Program, worker: Worker, verb: str, number: signal.Signals, command: tuple[str, ...]
 ) -> None:
     """One signal ends it within seconds, with each command, and its configuration is deleted.
@@ -52,8 +52,8 @@ def test_a_signal_ends_a_connector_that_is_asked(
         ran = worker.ended()
         assert ran.code == (0 if "--every" in command else 1), ran.text
     assert time.monotonic() - before < 10
-    assert not _runs(call["pid"])
-    assert not _private_folders(worker)
+    assert not _is_running(call["pid"])
+    assert not _find_private_folders(worker)
 
 
 @pytest.mark.slow
@@ -74,9 +74,9 @@ def test_killed_at_every_step_of_a_second_batch(program: Program, worker: Worker
 
     before = time.monotonic()
     [call] = program.calls()
-    while _runs(call["pid"]) and time.monotonic() < before + 60:
+    while _is_running(call["pid"]) and time.monotonic() < before + 60:
         time.sleep(0.1)
-    assert not _runs(call["pid"])
+    assert not _is_running(call["pid"])
     order = list(STEPS)
     for table, step in places.items():
         seen = 8 if order.index(step) >= order.index("published") else 4
@@ -84,7 +84,7 @@ def test_killed_at_every_step_of_a_second_batch(program: Program, worker: Worker
     program.configure(config={"every": 2}, batch_rows=4)
     program.run("--concurrency", "4")
     # The next run of the same user deletes the folder, even if it belongs to another test.
-    assert not _private_folders(worker), "its configuration holds secrets"
+    assert not _find_private_folders(worker), "its configuration holds secrets"
     again = program.run("--concurrency", "4")
     for table in tables:
         assert [row[0] for row in program.raw(table)] == list(range(1, 11)), table
@@ -102,13 +102,13 @@ def test_killed_at_every_step_of_a_second_batch(program: Program, worker: Worker
     assert given["at_published"] == items(8)[0]["updated_at"]
 
 
-def _private_folders(worker: Worker) -> list[Path]:
+def _find_private_folders(worker: Worker) -> list[Path]:
     """Returns the folders that the worker has created for connectors."""
     own = f"{name_prefix(KIND)}{worker.process.pid}-*"
     return [*Path(tempfile.gettempdir()).glob(own)]
 
 
-def _runs(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

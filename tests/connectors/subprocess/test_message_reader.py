@@ -27,7 +27,7 @@ from tests.connectors.subprocess.program_reads import (
 )
 
 
-def test_pieces_end_at_states(tmp_path: Path) -> None:
+def test_batches_end_at_states(tmp_path: Path) -> None:
     messages = []
     for number in range(1, 11):
         messages.append(record_of(number))
@@ -105,7 +105,7 @@ def test_a_run_that_is_stopped_does_not_wait(tmp_path: Path) -> None:
     delivery.close()
 
 
-def test_what_a_program_leaves_behind_does_not_keep_the_run(
+def test_a_background_process_does_not_block_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That process may be the one that sends the records, so the read fails."""
@@ -136,7 +136,7 @@ def test_what_a_program_leaves_behind_does_not_keep_the_run(
 
 
 @pytest.mark.parametrize("then", ["", "time.sleep(60)"])
-def test_a_process_with_a_session_of_its_own_does_not_keep_the_run(
+def test_a_process_with_a_session_of_its_own_does_not_block_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
 ) -> None:
     """It cannot be killed together with the program, and keeps the output open."""
@@ -158,7 +158,7 @@ def test_a_process_with_a_session_of_its_own_does_not_keep_the_run(
     assert time.monotonic() - began < 20
 
 
-def test_a_state_that_counts_more_records_than_came_is_not_taken(tmp_path: Path) -> None:
+def test_a_state_that_counts_more_records_than_arrived_is_refused(tmp_path: Path) -> None:
     state = state_of(3)
     state["state"]["sourceStats"] = {"recordCount": 3.0}
     script = sends(
@@ -174,7 +174,7 @@ def test_a_state_that_counts_more_records_than_came_is_not_taken(tmp_path: Path)
     delivery.close()
 
 
-def test_messages_of_an_odd_shape_do_not_end_the_read(tmp_path: Path) -> None:
+def test_malformed_messages_do_not_end_the_read(tmp_path: Path) -> None:
     """This applies to messages other than records and states."""
     counted = state_of(1)
     counted["state"]["sourceStats"] = {"recordCount": "9"}
@@ -202,7 +202,7 @@ def test_messages_of_an_odd_shape_do_not_end_the_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "reported"), [(errno.EMFILE, "ulimit -n"), (errno.ENOSPC, "Free disk space")]
 )
-def test_records_that_cannot_be_kept_say_what_to_do(
+def test_an_error_of_the_spool_names_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, reported: str
 ) -> None:
     def add(*_: object) -> None:

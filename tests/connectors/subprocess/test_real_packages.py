@@ -51,7 +51,7 @@ def test_source_faker(project: Project) -> None:
 
 
 @pytest.mark.usefixtures("project")  # not in the fast lane: it needs the connectors
-def test_the_words_by_which_airbyte_cdk_leaves_records_out() -> None:
+def test_airbyte_cdk_has_the_log_texts_that_report_skipped_records() -> None:
     """airbyte-cdk may change these texts in another version."""
     program = Path(installed("source-declarative-manifest"))
     [package] = program.parents[1].glob("lib/*/site-packages/airbyte_cdk")
@@ -85,7 +85,7 @@ def test_tap_jsonl(project: Project) -> None:
 
 @needs_faker
 @pytest.mark.slow
-def test_snapshots_and_proofs_over_all_three(project: Project) -> None:
+def test_latest_tables_and_tests_of_all_three_protocols(project: Project) -> None:
     """Airbyte, Singer, CloudQuery: after `loader codegen` and two syncs, all dbt tests pass."""
     file = project.folder / "orders.jsonl"
     python, plugin = installed("python", "-cloudquery"), ROOT / "tests/services/cq_plugin.py"

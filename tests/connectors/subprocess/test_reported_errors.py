@@ -48,7 +48,7 @@ print('x' * 20, {_TOKEN!r}, sep='')""",
         sends({"type": "RECORD", "record": {"stream": "x" * 60 + _TOKEN, "data": {}}}),
     ],
 )
-def test_a_secret_across_the_end_of_what_is_shown(tmp_path: Path, said: str) -> None:
+def test_a_secret_at_the_end_of_a_truncated_text_is_redacted(tmp_path: Path, said: str) -> None:
     redactor = Redactor()  # learns the secret just before text is shown, as for a connector
     warned: list[str] = []
     hide = partial(redactor.add, _TOKEN)
@@ -63,7 +63,7 @@ def test_a_secret_across_the_end_of_what_is_shown(tmp_path: Path, said: str) -> 
     assert not re.search("tok|hij", "".join(warned))
 
 
-def test_a_program_that_fails_after_all_is_sent_is_told_of(tmp_path: Path) -> None:
+def test_a_program_that_fails_after_all_streams_are_complete_is_reported(tmp_path: Path) -> None:
     warned: list[str] = []
     reported = {"stream_descriptor": {"name": "items"}, "status": "COMPLETE"}
     ended = {"type": "TRACE", "trace": {"type": "STREAM_STATUS", "stream_status": reported}}
@@ -82,7 +82,7 @@ def test_a_program_that_fails_after_all_is_sent_is_told_of(tmp_path: Path) -> No
         ([log_line("FATAL", _QUOTA), error_trace("HTTP 429")], "HTTP 429"),
     ],
 )
-def test_why_a_program_ended_is_in_its_log(
+def test_the_reason_for_a_failure_is_read_from_the_log(
     tmp_path: Path, said: list[dict[str, Any]], reported: str
 ) -> None:
     """An error trace takes precedence over the log, and the log over the end of stderr."""
@@ -94,7 +94,7 @@ def test_why_a_program_ended_is_in_its_log(
     delivery.close()
 
 
-def test_a_stream_that_began_and_never_ended_is_not_whole(tmp_path: Path) -> None:
+def test_a_stream_that_was_started_and_not_completed_is_an_error(tmp_path: Path) -> None:
     """This applies if the connector reports that other streams are complete."""
 
     def status(name: str, what: str) -> dict[str, Any]:

@@ -185,7 +185,7 @@ def test_values_that_fit(data_type: t.DataType, value: Any, expected: Any) -> No
 
 
 @pytest.mark.parametrize(("data_type", "value"), MISFITS)
-def test_values_that_do_not(data_type: t.DataType, value: Any) -> None:
+def test_values_that_do_not_fit(data_type: t.DataType, value: Any) -> None:
     with pytest.raises(ConversionError):
         make_converter(data_type)(value)
 
@@ -260,7 +260,7 @@ ANYTHING = st.recursive(
 
 
 @given(ANYTHING)
-def test_whatever_comes_fits_or_does_not(value: Any) -> None:
+def test_any_value_fits_or_is_a_conversion_error(value: Any) -> None:
     """No other error is raised, and values that fit can be written as JSON."""
     for data_type, _, _ in FITS:
         if value is None:
@@ -298,7 +298,7 @@ def test_a_state_comes_back_as_it_was() -> None:
             ConnectorState.from_mark(wrong, "airbyte", "table a.b")
 
 
-def test_what_a_connector_gets_back() -> None:
+def test_the_state_that_a_connector_gets() -> None:
     def stream(name: str, number: int) -> ConnectorState:
         text = json.dumps({"stream_descriptor": {"name": name}, "stream_state": {"n": number}})
         return ConnectorState("airbyte", "STREAM", False, number, text)
@@ -397,7 +397,7 @@ def test_a_broken_record_or_state_is_an_error(line: bytes) -> None:
         b"[" * 100_000,
     ],
 )
-def test_other_lines_are_a_log(line: bytes) -> None:
+def test_other_lines_are_logged(line: bytes) -> None:
     assert parse_line(line, "api", lambda: None) is None
     delivery = Mock(source="tap")
     SingerMessages({}, {"a": "a"}).handle_line(line, delivery)
@@ -410,7 +410,7 @@ def test_equal_values_have_equal_text() -> None:
     )
 
 
-def test_what_a_specification_calls_secret() -> None:
+def test_secrets_that_a_specification_declares() -> None:
     hidden = {"type": "string", "airbyte_secret": True}
     about = {
         "properties": {
