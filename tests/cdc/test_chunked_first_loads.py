@@ -111,7 +111,7 @@ def _find_duplicates(project: Project, table: str) -> list[tuple[Any, ...]]:
 
 
 def test_each_kind_of_key_is_loaded_in_chunks(project: Project, shop: Database) -> None:
-    """The key of a change tells whether a later chunk contains it."""
+    """The key of a changed row decides whether a later chunk reads the change."""
     follow(project, shop, *ALL, batch_rows=7)
     _interrupt_run(project, 2)
     for table in ALL:

@@ -1,4 +1,4 @@
-"""With `sync_mode: cdc`, `complete_until` is not later than the first write that is missing."""
+"""With `sync_mode: cdc`, `complete_until` never passes a write that the raw table lacks."""
 
 from __future__ import annotations
 

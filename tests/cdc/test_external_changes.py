@@ -82,7 +82,7 @@ def test_the_slot_is_dropped_or_advanced_just_before_it_is_read(
     monkeypatch: pytest.MonkeyPatch,
     does: str,
 ) -> None:
-    """Otherwise, Debezium would start to read after the run's marker, and wait for ever."""
+    """Otherwise, Debezium would start after the run's marker, and wait for it for ever."""
     postgres_database.execute(
         "create table things (id int primary key, v int)", "insert into things values (1, 1)"
     )

@@ -96,7 +96,7 @@ HARMLESS = (
 def test_after_harmless_statements_no_rows_are_read_again(
     project: Project, postgres_database: Database
 ) -> None:
-    """Each pair runs on a table of its own, all on one table, and each after another pair."""
+    """Each group runs on a table of its own, all run on one table, and each after another group."""
     tables = [f"things_{number}" for number in range(len(HARMLESS))]
     postgres_database.execute(
         *(

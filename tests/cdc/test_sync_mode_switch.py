@@ -1,4 +1,4 @@
-"""A table can switch from a cursor to `sync_mode: cdc` and back; its models stay unchanged."""
+"""A table can switch from a cursor to `sync_mode: cdc` and back; its dbt models stay the same."""
 
 from __future__ import annotations
 

@@ -277,7 +277,7 @@ class Hostile:
         return {"shop": database, "api": streams, "drop": self.world.files}
 
     def compare(self, source: str, name: str, table: Table, late: bool) -> None:
-        """Compares the newest versions that dbt has built with the source's rows."""
+        """Compares the latest table that dbt has built with the source's rows."""
         columns, rows = table.columns, table.keyed
         if late:
             columns = [*columns, LATE]

@@ -1,10 +1,10 @@
 """If a run is killed at any step, the next run leaves no gap, partial batch or duplicate.
 
-Only durable changes survive a crash, and tables share none of them except the state table and the
-ledger, which change in whole commits. So one crash tests many tables: each is at a different step
-when the process dies (`LOADER_CRASH_AT` lists several places), and the next run recovers all of
-them. Tables at the steps of a recovery have failed once before, after they were published. Durable
-when a step is reached:
+Only durable changes survive a crash, and tables share nothing durable except the state table and
+the ledger, which change in whole commits. So one crash tests many tables: each is at a different
+step when the process dies (`LOADER_CRASH_AT` lists several places), and the next run recovers all
+of them. Tables at the steps of a recovery have failed once before, after they were published.
+Durable when a step is reached:
 
 =================  ==============================================================================
 locked             the lock record

@@ -86,7 +86,7 @@ class Worker:
         return self.log.read()
 
     def kill(self) -> None:
-        """Ends the process, whatever it is doing."""
+        """Kills the process."""
         self.process.kill()
         self.process.wait()
 

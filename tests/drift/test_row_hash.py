@@ -1,4 +1,4 @@
-"""Rows are equal if only the case or order of names, nulls or the width of numbers differ."""
+"""Hashes of rows ignore the case and order of names, null columns, and the width of numbers."""
 
 from __future__ import annotations
 

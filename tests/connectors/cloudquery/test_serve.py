@@ -189,7 +189,7 @@ def test_the_official_command_line_syncs_and_nothing_is_lost(
     assert ended.returncode != 0
     assert "with write_mode overwrite" in ended.stderr
 
-    # after a failed sync, states are rejected until the next sync begins
+    # the sync after a failed one stores its state again
     sync.orders(6)
     ended = sync.run()
     assert ended.returncode == 0, ended.stdout
