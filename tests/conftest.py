@@ -1,6 +1,6 @@
-"""Shared by all tests: one Spark, one lake, one server of each database, started on first use.
+"""Fixtures shared by all tests: one Spark session, one lake and one server of each database.
 
-With pytest-xdist, each process has its own.
+Each is started on first use. With pytest-xdist, each process has its own.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# A cluster takes minutes, and a browser is large. Both are only named explicitly, by `make
-# test-cluster` and `make test-report`.
+# A cluster takes minutes to start and a browser is a large download, so these folders are only run
+# explicitly, by `make test-cluster` and `make test-report`.
 collect_ignore = ["cluster", "report"]
 
 # Output that tests compare must not depend on how busy the machine is.
@@ -39,45 +39,45 @@ slow_steps.SECONDS = 1e9
 hypothesis.settings.register_profile("suite", deadline=None)
 hypothesis.settings.load_profile("suite")
 
-# The suite may run under `nohup`, and what it starts would ignore a closed terminal.
+# Under `nohup` the suite ignores SIGHUP, and its child processes would inherit that.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a script
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The machine, the session (UTC) and the databases are in four different zones, so a time that is
-# taken for another zone's shows. Set before anything starts a JVM.
+# The machine, the session (UTC) and the databases use four different time zones, so a time that is
+# read in the wrong zone makes a test fail. Set before anything starts a JVM.
 os.environ["TZ"] = "Asia/Tokyo"
 time.tzset()
-memory.folder()  # the servers find it, too
+memory.folder()  # also sets the variable by which the servers find it
 
 SPARK_OPTIONS = (
-    # The suite's JVMs live for minutes and read small tables: their second compiler costs more
-    # than it saves, especially on two cores. The first alone gets a small code cache by default;
-    # once that is full, nothing more is compiled.
+    # The suite's JVMs live for minutes and read small tables, so the C2 compiler costs more than it
+    # saves, especially on two cores. C1 alone gets a small code cache by default; once that is
+    # full, nothing more is compiled.
     "-XX:TieredStopAtLevel=1",
     "-XX:ReservedCodeCacheSize=256m",
-    # It compiles quickly, so it may begin after half as many calls as by default.
+    # C1 compiles quickly, so it may start after half as many calls as by default.
     "-XX:Tier3InvocationThreshold=100",
     "-XX:Tier3MinInvocationThreshold=50",
     "-XX:Tier3CompileThreshold=1000",
     "-XX:Tier3BackEdgeThreshold=30000",
-    # A gigabyte of heap and 100 MB of code in pages of 4 KB: virtual machines walk two page tables.
+    # A virtual machine walks two page tables, which is slow for a large heap in pages of 4 KB.
     "-XX:+UseTransparentHugePages",
     "-XX:+UseSerialGC",
     "-Xms1g",
     "-Xmn512m",
     "-XX:MetaspaceSize=400m",
-    # Code generated for a query over ten rows costs more than it saves, too.
+    # Generating code for a query over ten rows costs more than it saves, too.
     "-Dspark.sql.codegen.wholeStage=false",
     "-Dspark.sql.codegen.factoryMode=NO_CODEGEN",
     # Hadoop runs `chmod` for each file that it creates: this is the cheapest way to start it.
     "-Djdk.lang.Process.launchMechanism=VFORK",
-    # Nor does it pay to replan a query over ten rows halfway.
+    # Replanning a query over ten rows halfway does not pay off, either.
     "-Dspark.sql.adaptive.enabled=false",
-    # Nobody looks at these.
+    # Nobody reads the plans of the suite's queries.
     "-Dspark.sql.ui.explainMode=simple",
 )
-"""Settings of the suite's JVMs. The profile is the shipped one, and it sets none of these."""
+"""JVM options of the suite. It uses the shipped profile, which sets none of these."""
 
 os.environ["SPARK_SUBMIT_OPTS"] = " ".join(SPARK_OPTIONS)
 os.environ["STRANDLINE_SHUFFLE_PARTITIONS"] = "1"
@@ -97,10 +97,10 @@ SUBPROCESSES = (
     "tests/setup/",
     "tests/connectors/cloudquery/test_bridge.py",
 )
-"""Files whose tests use no such fixture, but start programs that take as long."""
+"""Files whose tests use no such fixture but start programs that take as long."""
 
 HEAVY = (
-    # looks at every table of the lake, so it runs while there are few
+    # reads every table of the lake, so it runs while there are few
     "tests/maintenance/test_command.py",
     "tests/maintenance/",
     "tests/sync/test_where.py",
@@ -135,7 +135,7 @@ HEAVY = (
     "tests/dbt/",
     "tests/state/test_backends.py",
 )
-"""Files that take long, in this order: started last, one would keep the other processes waiting."""
+"""Slow files, started first in this order, so that no process is left waiting for one of them."""
 
 S = TypeVar("S", bound="Server | Redis")
 _VERSIONS = pytest.StashKey[list[str]]()
@@ -143,7 +143,7 @@ _VERSIONS = pytest.StashKey[list[str]]()
 
 @pytest.fixture(scope="session")
 def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The lake's folder, to which `profiles/profiles.yml` points from now on."""
+    """Creates the lake's folder and points `profiles/profiles.yml` to it."""
     folder = Path(tempfile.mkdtemp(prefix="warehouse-", dir=memory.folder()))
     os.environ["STRANDLINE_WAREHOUSE"] = str(folder)
     os.environ["SPARK_LOCAL_DIRS"] = str(memory.folder() / "spark")
@@ -152,7 +152,7 @@ def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _enable_ansi() -> None:
-    """Turns ANSI mode on, which the loader and dbt-spark turn off: our SQL is right under both."""
+    """Turns ANSI mode on, which the loader and dbt-spark turn off: the SQL must work in both modes."""
     from dbt.adapters.spark.connections import SparkCredentials
 
     from loader.spark import session
@@ -169,7 +169,7 @@ def _enable_ansi() -> None:
 
 @pytest.fixture(scope="session")
 def spark(warehouse: Path) -> Iterator[SparkSession]:
-    """The suite's only session, from the profile's target `embedded`. dbt finds it, too."""
+    """Starts the suite's only session, from the profile's target `embedded`. dbt uses it, too."""
     from loader.spark.profile import load_profile
     from loader.spark.session import session
 
@@ -239,7 +239,7 @@ def _running(kind: type[S], config: pytest.Config) -> Iterator[S]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the fast lane's tests; starts files that take long first."""
+    """Marks tests that need neither Spark nor a server as `fast`; starts slow files first."""
     for item in items:
         needed = SHARED & set(getattr(item, "fixturenames", ()))
         if not needed and not item.nodeid.startswith(SUBPROCESSES):
@@ -248,20 +248,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _turn(nodeid: str) -> int:
-    """Returns a file's place among those that take long; the same for all others."""
+    """Returns the position of a test's file in `HEAVY`; all other files share the last one."""
     return next((n for n, name in enumerate(HEAVY) if nodeid.startswith(name)), len(HEAVY))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Keeps Python's garbage collector from walking dbt, PySpark and all tests again and again."""
+    """Keeps the garbage collector from traversing dbt, PySpark and all tests repeatedly."""
     gc.collect()
     gc.freeze()
-    # Each collection walks what dbt has read of a project: an eighth of Python's time by default.
+    # Each collection traverses dbt's parsed project: by default an eighth of Python's time.
     gc.set_threshold(50_000, 20, 50)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Hands over which servers the tests of an xdist process ran against."""
+    """Sends the server versions of an xdist process to the main process."""
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
         output["servers"] = session.config.stash.get(_VERSIONS, [])
@@ -269,7 +269,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Collects this from an xdist process that has ended."""
+    """Collects the server versions of an xdist process that has ended."""
     found = getattr(node, "workeroutput", {}).get("servers", [])
     node.config.stash.setdefault(_VERSIONS, []).extend(found)
 

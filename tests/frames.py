@@ -1,4 +1,4 @@
-"""Small frames made in the JVM: PySpark's own start a Python process for their rows."""
+"""Creates small DataFrames in the JVM: PySpark would start a Python process for their rows."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pyspark.sql import functions as f
 
 
 def frame_of(spark: SparkSession, rows: Iterable[Sequence[Any]], columns: str) -> DataFrame:
-    """Returns rows as a frame, in one partition and in their order.
+    """Returns rows as a DataFrame with one partition, in the given order.
 
     Args:
-        columns: names and types, as in DDL; the types are those that JSON can tell.
+        columns: names and types, as in DDL; only types that JSON can represent.
     """
     names = [column.split()[0] for column in columns.split(",")]
     text = json.dumps([dict(zip(names, row, strict=True)) for row in rows], default=_written)

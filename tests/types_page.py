@@ -1,6 +1,6 @@
-"""The table in docs/types.md: each type of each database, and what arrives of an example.
+"""Renders the table of docs/types.md: each type of each database, with an example as loaded.
 
-`make docs-types` writes it. `tests/sync/test_types.py` proves its rows.
+`make docs-types` writes it; `tests/sync/test_types.py` tests its rows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _OWN = {line.split()[2]: line.partition(" as ")[2] for line in CREATED}
 
 
 def rendered() -> str:
-    """Returns the page as it should be."""
+    """Returns the text of the page."""
     text, _, _ = PAGE.read_text(encoding="utf-8").partition(_BEGIN)
     lines = [f"{_BEGIN} example | arrives as | its value |", "|---|---|---|---|---|"]
     for database, types in (("PostgreSQL", POSTGRESQL), ("MariaDB", MARIADB), ("Derby", DERBY)):

@@ -1,4 +1,4 @@
-"""Cases of the generic tests about batches: windows, state, ledger, numbers."""
+"""Cases of the generic tests about batches: cursor windows, state, ledger and batch numbers."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ BATCH_CASES = {
             window(None, 1, 1),
             window(None, 9, None, status="failed"),
             window(2, 1, 10),
-            # as text the 2nd sorts after the 10th; as a timestamp it comes before
             window(3, 2, 10, status="recovered"),
             window(4, None, 10, mode="full_refresh"),
         ),
     ),
+    # as text, 99 sorts after 100
     "inclusive_numbers_pass": Case(
         "inclusive_cursor",
         (ONE,),
@@ -131,7 +131,7 @@ BATCH_CASES = {
         ({"version": 1, "problem": "the cursor is ahead of the raw table"},),
         states=((1, state(1, 5)),),
     ),
-    # the source's clock, at which the cursor then stays
+    # the newest row is dated in the future, so the sync stored the source's clock as the cursor
     "ahead_at_the_clock_pass": Case(
         "state_consistent",
         ([version(1, 1), version(2, 20)],),
@@ -167,7 +167,7 @@ BATCH_CASES = {
         states=((1, "2025-01-01"),),
         arguments={"grace_minutes": 0},
     ),
-    # a reader may trust either: both are shown
+    # a reader may use either of the two rows, so the test returns both
     "ahead_one_of_two": Case(
         "state_consistent",
         (ONE,),
@@ -182,7 +182,7 @@ BATCH_CASES = {
         ({"batch": 9, "problem": TWICE}, {"batch": 1, "problem": TWICE}),
         states=((2, state(1, 1)), (2, state(9, 1))),
     ),
-    # Spark's JSON and Python's differ in these
+    # Spark's and Python's JSON parsers treat the next two cases differently
     "ahead_after_a_line": Case(
         "state_consistent",
         (ONE,),
@@ -197,7 +197,7 @@ BATCH_CASES = {
         ({"version": 1, "batch": 9, "problem": "the batch is ahead of the raw table"},),
         states=((1, json.dumps(state(9, 1))[:-1] + ', "batch": 1}'),),
     ),
-    # no other table's tests break off on it
+    # deeply nested JSON must not make the tests of other tables end with an error
     "ahead_far_down": Case(
         "state_consistent",
         (ONE,),
@@ -389,7 +389,7 @@ BATCH_CASES = {
         states=((1, state(1, 1)),),
         planted=("update {table} set _cq_sync_time = current_timestamp() where _cq_batch = 2",),
     ),
-    # a sync of hours stores its state a moment after it has published the batch
+    # the batch's sync began hours ago, but it committed the batch only a moment before its state
     "behind_in_flight_for_long_pass": Case(
         "state_consistent", (ONE, [version(1, 5)]), states=((1, state(1, 1)),)
     ),

@@ -1,4 +1,4 @@
-"""A raw schema and a dbt project for each module; the Spark session is the suite's."""
+"""Fixtures: a raw schema and a dbt project for each module, on the suite's Spark session."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["outcomes", "project", "raw"]
 @pytest.fixture(scope="module")
 def raw(spark: SparkSession, request: pytest.FixtureRequest) -> RawSchema:
     """A raw schema for one module, with an empty state table and ledger."""
-    # in importlib mode a module's name is its path: the last part is enough
+    # in importlib mode a module's name is its path; only the last part is used
     return RawSchema(spark, f"raw_{request.module.__name__.split('.test_')[-1]}")
 
 

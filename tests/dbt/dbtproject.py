@@ -1,4 +1,4 @@
-"""A dbt project in its own folder that installs the package, run in this process."""
+"""Runs dbt, in this process, on a project in its own folder that installs the package."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dbt.cli.main import dbtRunner
 from dbt_common.tests import enable_test_caching
 from pyspark.sql import SparkSession
 
-# Macros are parsed once a process, and not once a project.
+# Macros are parsed once per process instead of once per project.
 enable_test_caching()
 
 PACKAGE = Path(__file__).resolve().parents[2]
@@ -30,7 +30,7 @@ ALIKE = {
     *("run", "test", "build", "seed", "--select", "--exclude", "--exclude-resource-type"),
     *("--full-refresh", "--no-populate-cache"),
 }
-"""Commands and options that read a project alike, and add nothing to its manifest."""
+"""Commands and options for which dbt parses a project in the same way, so they share a manifest."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Result:
         failures: number of failing rows of a test.
         sql: the compiled statement.
         seconds: how long it took.
-        tested: the model, or the source's table, that a generic test is of.
+        tested: the model or source table to which a generic test is attached.
         stored: the table of a test's failing rows, with `store_failures`.
     """
 
@@ -61,8 +61,8 @@ class Result:
 class DbtProject:
     """Writes files, installs the package by a local path, runs commands.
 
-    What a command has read serves the next one, until a file changes: reading a project is half of
-    what a small command costs Python.
+    A command reuses the manifest of the previous one until a file changes: parsing a project takes
+    half of the Python time of a small command.
 
     Args:
         spark: the session that dbt will find.
@@ -73,8 +73,8 @@ class DbtProject:
         output: the target, without its schema; by default the suite's own session.
 
     Attributes:
-        artifacts: whether dbt writes manifest.json and the like, for `retry` and `--state`. They
-            are most of a small command's cost.
+        artifacts: whether dbt writes manifest.json and its other artifacts, for `retry` and
+            `--state`. Writing them takes most of the time of a small command.
     """
 
     artifacts = False
@@ -102,7 +102,7 @@ class DbtProject:
                 "name": name,
                 "version": "1.0.0",
                 "profile": f"{name}_profile",
-                # A table of a test is small, and it is merges that can go wrong.
+                # Small tables would always be rebuilt, but it is merges that can go wrong.
                 "vars": {
                     "strandline__rebuild_up_to_rows": 0,
                     **more.pop("vars", {"strandline__raw_schema": raw_schema}),
@@ -146,7 +146,7 @@ class DbtProject:
         return {result.name: result for result in map(_result, outcome.result.results)}
 
     def parse(self) -> Any:
-        """Returns the manifest, for further runs: parsing costs more than they do."""
+        """Returns the manifest, for further runs: parsing takes longer than a run."""
         self._ensure_installed()
         return self._invoke("parse").result
 
@@ -166,7 +166,7 @@ class DbtProject:
         return [row.asDict(recursive=True) for row in self.spark.table(name).collect()]
 
     def failing_rows(self, result: Result) -> list[dict[str, Any]]:
-        """Returns the rows of a failing test: as it stored them, or of its statement."""
+        """Returns the failing rows of a test, as stored in a table or by the test's SQL."""
         found = self.spark.table(result.stored) if result.stored else self.spark.sql(result.sql)
         return [row.asDict(recursive=True) for row in found.collect()]
 
@@ -180,20 +180,20 @@ class DbtProject:
             self.install()
 
     def _read_once(self, *command: str) -> Any:
-        """Runs a command with what the one before has read, if no file has changed since."""
+        """Runs a command with the manifest of the previous one, if no file has changed since."""
         files, (known, manifest) = self._files(), self._known
         self._known = (None, None)
         outcome = self._invoke(*command, manifest=manifest if files == known else None)
         [adapter] = FACTORY.adapters.values()
         read: Any = adapter.get_macro_resolver()
         kinds = {node.config.materialized for node in read.nodes.values()}
-        # Into a manifest dbt injects an ephemeral model only once.
+        # dbt injects an ephemeral model into a manifest only once.
         if "ephemeral" not in kinds:
             self._known = (files, read)
         return outcome
 
     def _files(self) -> set[tuple[Path, int, int]]:
-        """The project's own files, with their times and sizes."""
+        """Returns the project's own files, with their times and sizes."""
         made = ("target", "logs", "dbt_packages")
         tops = [one for one in self.folder.iterdir() if one.name not in made]
         files = [file for top in tops for file in (top, *top.rglob("*")) if file.is_file()]
@@ -202,7 +202,7 @@ class DbtProject:
     def _invoke(self, *command: str, manifest: Any = None) -> Any:
         folder = str(self.folder)
         places = ["--project-dir", folder, "--log-path", f"{folder}/logs", "--quiet"]
-        # dbt checks the log file's size for each line: a quarter of its own time.
+        # dbt checks the log file's size for each line, which takes a quarter of its own time.
         places += ["--log-level-file", "none"]
         if command[0] != "deps":
             places += ["--target-path", f"{folder}/target"]
@@ -215,7 +215,7 @@ class DbtProject:
         return outcome
 
     def _heard(self, event: Any) -> None:
-        """Keeps the statements of the newest invocation."""
+        """Collects the SQL statements of the newest invocation."""
         if event.info.name == "SQLQuery":
             self.asked.append(event.data.sql)
 

@@ -1,4 +1,4 @@
-"""Faults in raw table, state, ledger, snapshot or history, each with the proof that finds it."""
+"""Faults in raw table, state, ledger, latest table or history, each with the test that fails."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ ROW = "_cq_source_name, _cq_sync_time, _cq_batch, _cq_seq, _cq_row_hash, _cq_del
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault.
+    """A fault and the generic test that must find it.
 
     Args:
-        table: the table that it changes, to be restored afterwards.
-        statement: how to make it.
-        proof: the generic test that must turn red.
+        table: the table that the fault changes; it is restored afterwards.
+        statement: the SQL that creates the fault.
+        proof: the generic test that must fail.
     """
 
     table: str
@@ -26,7 +26,7 @@ class Fault:
 
 
 def copied(where: str, **changed: str) -> str:
-    """Appends a row of raw again, with some columns changed."""
+    """Returns SQL that appends a copy of a raw row with some columns changed."""
     names = ["id", "updated_at", "payload", *ROW.split(", "), "_cq_generation"]
     values = ", ".join(changed.get(name, name) for name in names)
     return f"insert into {RAW} select {values} from {RAW} where {where}"

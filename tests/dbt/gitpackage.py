@@ -1,4 +1,4 @@
-"""The dbt package as a git repository with a tag, as `packages.yml` names it."""
+"""Creates a tagged git repository of the dbt package, to install it by `git:` and `revision:`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _AUTHOR = ("-c", "user.name=Strandline", "-c", "user.email=strandline@localhost"
 
 
 def write_git_package(folder: Path) -> tuple[Path, str]:
-    """Makes a repository of the working tree's package.
+    """Creates a repository from the package in the working tree.
 
     Returns:
         its folder, and the tag of the package's version.

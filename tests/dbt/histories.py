@@ -1,7 +1,7 @@
-"""Random histories of a raw table, and by definition its snapshot and history.
+"""Random batches of a raw table, and a definition in Python of its latest table and history.
 
-Many histories share one table: the history's number is part of the key, so one dbt run advances
-them all. A batch of the table holds one batch of every history.
+Many independent histories share one table: the history's number is part of the key, so one dbt run
+advances them all. A batch of the table contains one batch of every history.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ COLUMNS = (
     "history int, k1 string, k2 int, cursor int, at timestamp, payload string, tags map<string,int>"
 )
 KEY = ["history", "k1", "k2"]
-# by number, by time, by arrival
+# a number, a time, or none: then the version that arrives last is the newest
 CURSORS = ("cursor", "at", None)
 
 Key = tuple[Any, ...]
@@ -36,11 +36,11 @@ class Histories:
 
     @classmethod
     def drawn(cls, seed: int, histories: int, batches: int) -> Histories:
-        """Draws the same rows for the same seed; few values, so that keys meet and cursors tie.
+        """Draws the same rows for the same seed, of so few values that keys repeat and cursors tie.
 
-        For even seeds a generation begins with a batch, as a loader's does, so most keys are
-        merged in order. For odd seeds each row has its own, which no loader writes, so nearly
-        every key is computed again.
+        For even seeds, a generation starts with a batch, as in the loader, so most keys are merged
+        in order. For odd seeds, each row has a generation of its own, which the loader never
+        writes, so nearly every key is recomputed.
         """
         draw = Random(seed)
         generation = 1
@@ -78,7 +78,7 @@ def order(row: Row, cursor: str | None) -> tuple[Any, ...]:
     """Returns the sort key of a version among those of its key."""
     value = row[cursor] if cursor else None
     return (
-        row.get("_place", 0),  # with several raw tables, the later one overrules
+        row.get("_place", 0),  # with several raw tables, the one listed later takes precedence
         row["_cq_generation"],
         value is not None,
         value or 0 if cursor != "at" else value or datetime.min,
@@ -88,7 +88,7 @@ def order(row: Row, cursor: str | None) -> tuple[Any, ...]:
 
 
 def latest(rows: Iterable[Row], cursor: str | None) -> dict[Key, Row]:
-    """Returns the newest version per key, without tombstones: the definition, without SQL."""
+    """Returns the newest version per key, without deleted keys: the definition, without SQL."""
     newest = {key: versions[-1] for key, versions in _versions(rows, cursor).items()}
     return {key: row for key, row in newest.items() if not row["_cq_deleted"]}
 

@@ -1,4 +1,4 @@
-"""Appends rows of any type by Iceberg itself: a Spark job for a handful takes half a second."""
+"""Appends rows through Iceberg's Java API: a Spark job takes half a second for a few rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 
 class IcebergRows:
-    """A table as it is now; it must have no partitions.
+    """A handle on the current state of a table, which must be unpartitioned.
 
     Args:
         name: its name, with the schema, in the session's current catalog.
@@ -51,7 +51,7 @@ class IcebergRows:
         commit.commit()
 
     def count_deleted_as(self, number: int) -> None:
-        """Makes the newest commit's one file of position deletes claim that it deletes so many."""
+        """Changes the record count of the newest commit's only position-delete file."""
         found = self._handle.currentSnapshot().addedDeleteFiles(self._handle.io())
         file = found.iterator().next()
         builder = self._iceberg.FileMetadata.deleteFileBuilder(self._handle.spec()).copy(file)

@@ -1,4 +1,4 @@
-"""A case of a generic test: raw rows, state and ledger, and what the test must say of them."""
+"""A case of a generic test: raw rows, state and ledger, and the expected result of the test."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def state(batch: int, day: int | None) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Case:
-    """One table, one test on it.
+    """One table with one generic test.
 
     Args:
-        test: the generic test's name; one that judges all tables is run once for all cases.
+        test: the generic test's name; a test that covers all tables runs once for all cases.
         batches: rows per batch, from batch 1; None leaves a gap.
-        status: dbt's status; of a test that judges all tables, whether a row is of this one.
-            rows: the expected failing rows, column by column; all of them.
+        status: dbt's status; for a test that covers all tables, whether its rows name this one.
+        rows: all expected failing rows, column by column.
         states: state rows (version, value).
         syncs: ledger rows as keyword arguments.
         arguments: the test's arguments.
@@ -49,7 +49,7 @@ class Case:
         planted: SQL that is run on the table afterwards; `{table}` is its name.
         meta: more of the table's config.meta.strandline.
         commits: by batch, the state that its commit carries.
-        source: the source whose states they are; the rows are of `shop`.
+        source: the source in the keys of `states`; the raw rows belong to `shop`.
     """
 
     test: str
@@ -95,12 +95,12 @@ def copied(batch: str, generation: str = "1") -> str:
 
 
 def later_life(batch: int) -> str:
-    """Returns SQL that records the batch that the table began with."""
+    """Returns SQL that records the table's first batch, as after a drop and a second load."""
     return f"alter table {{table}} set tblproperties ('strandline.first-batch' = '{batch}')"
 
 
 def shared_by(*sources: str) -> str:
-    """Returns SQL that records whose rows the table has."""
+    """Returns SQL that records the sources whose rows the table contains."""
     told = json.dumps({source: {} for source in sources}).replace("{", "{{").replace("}", "}}")
     return f"alter table {{table}} set tblproperties ('strandline.sources' = '{told}')"
 

@@ -19,7 +19,7 @@ KEY = {"unique_key": "id", "cursor_field": "at"}
 ROW_TESTS = ("no_cursor_ties", "no_duplicates", "cursor_plausible")
 TURNS = 30
 HIDDEN = "\u2063"
-"""What the package writes between the characters of a property, so that Spark shows it."""
+"""The package writes it between the characters of a property, so that Spark redacts nothing."""
 
 
 def row(key: int | None, day: int | None, payload: str = "a", **more: Any) -> Row:
@@ -34,7 +34,7 @@ class Proving:
         tests: the generic tests of each model, by its kind, `latest` or `history`; a mapping gives
             a test's arguments and config.
         columns: the source's columns.
-        select: the models' SELECT, of `{source}`.
+        select: the models' SELECT; `{source}` is the source.
         key: their `unique_key` and `cursor_field`.
     """
 
@@ -93,7 +93,7 @@ class Proving:
         """Appends the next batch as a sync does, with its ledger row; returns its number.
 
         Args:
-            low: the day at which its window began; by default that of its first row.
+            low: the day at which its window began; by default the earliest day of its rows.
         """
         self.batch += 1
         self._commit(
@@ -135,7 +135,7 @@ class Proving:
         target.append(values, {"strandline.batch": str(self.batch)})
 
     def forge(self, kind: str, *changes: str) -> None:
-        """Changes a model's table, so that it seems that its own build did."""
+        """Changes a model's table and its watermark, as if the model's own build had done so."""
         for change in changes:
             self.spark.sql(change.format(self.built(kind)))
         properties = self.properties(kind)
@@ -147,7 +147,7 @@ class Proving:
         return f"{self.project.schema}.{self.models[kind]}"
 
     def properties(self, kind: str) -> dict[str, str]:
-        """Returns the properties of a model's table, as they read."""
+        """Returns the decoded properties of a model's table."""
         found = self.spark.sql(f"show tblproperties {self.built(kind)}").collect()
         return {one[0]: one[1].replace(HIDDEN, "") for one in found}
 
@@ -156,7 +156,7 @@ class Proving:
         self.spark.sql(f"alter table {self.built(kind)} set tblproperties ('{name}' = '{text}')")
 
     def await_turn(self, key: int, builds: int) -> None:
-        """Sets the models' turn so that a key's comes in the last of so many builds."""
+        """Sets the models' turn so that the last of the given number of builds checks the key."""
         [found] = self.spark.sql(
             f"select pmod(xxhash64(cast({key} as string)), {TURNS}) as bucket"
         ).collect()
@@ -164,7 +164,7 @@ class Proving:
             self.set(kind, "strandline.turn", str((found.bucket + 1 - builds) % TURNS))
 
     def hold_day(self, kind: str) -> None:
-        """Sets the day of a model's last share to today, as seen by a build that starts now."""
+        """Sets the day of a model's last rotating check to the day on which a build now starts."""
         now = datetime.now(UTC)
         until_midnight = timedelta(days=1) - timedelta(hours=now.hour, minutes=now.minute)
         if until_midnight <= timedelta(minutes=1):
@@ -177,7 +177,7 @@ class Proving:
         return f"{self.raw.schema}.{self.table}"
 
     def plan_build(self, *options: str) -> Command:
-        """Returns a build of models and tests for a scenario to yield; answered with the tests."""
+        """Returns a build of models and tests for a scenario to yield; its answer is the tests."""
         return Command(("build", *options), tuple(self.models.values()), self._of_build)
 
     def plan_proof(self, *options: str) -> Command:
@@ -198,9 +198,9 @@ class Proving:
         }
 
     def checks(self) -> list[str]:
-        """Returns the checks by which dbt's newest command proved one of our tables.
+        """Returns the SQL of the checks that dbt's newest command ran on this object's tables.
 
-        A build asks all checks of a model in one statement.
+        A build runs all checks of a model in one statement.
         """
         own = re.compile(rf"\b{self.table}(_latest|_history)?\b")
         return [
@@ -213,14 +213,14 @@ class Proving:
 
 
 def named(test: Any, model: str) -> dict[str, Any]:
-    """Returns a test with a name of its own."""
+    """Returns a test with a unique name."""
     [(kind, more)] = test.items() if isinstance(test, dict) else [(test, {})]
     name = more.get("name", kind)
     return {f"strandline.{kind}": {**more, "name": f"{name}_{model}"}}
 
 
 def red(results: Mapping[str, Result]) -> set[str]:
-    """Returns the tests that did not pass; none may have broken off."""
+    """Returns the tests that warned or failed; none may have ended with an error."""
     assert results
     assert {one.status for one in results.values()} <= {"pass", "warn", "fail"}, results
     return {name for name, one in results.items() if one.status != "pass"}

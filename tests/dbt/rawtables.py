@@ -1,4 +1,4 @@
-"""Raw tables as the loader leaves them: batches, commits, state and ledger."""
+"""Writes raw tables like the loader's: batches, commits, state and ledger."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ META_COLUMNS = (
     "_cq_source_name string, _cq_sync_time timestamp, _cq_batch bigint, _cq_seq bigint, "
     "_cq_row_hash bigint, _cq_deleted boolean, _cq_generation bigint"
 )
-# with its zone: Spark would read a naive time in the machine's zone
+# with a time zone, because Spark would read a naive time in the machine's zone
 EPOCH = datetime(2025, 1, 1, tzinfo=timezone.utc)
 
 Row = Mapping[str, Any]
 
 
 def row_hash(row: Row) -> int:
-    """Returns a 64-bit hash of a row's payload; for tests any hash will do."""
+    """Returns a 64-bit hash of a row's payload; tests need no particular hash."""
     payload = repr(sorted((k, v) for k, v in row.items() if not k.startswith("_")))
     return int.from_bytes(hashlib.sha256(payload.encode()).digest()[:8], "big", signed=True)
 
 
 def sync_time(batch: int) -> datetime:
-    """Returns when the sync of a batch began: one a day."""
+    """Returns the start of a batch's sync; there is one sync a day."""
     return EPOCH + timedelta(days=batch)
 
 
@@ -51,7 +51,7 @@ class RawSchema:
 
     Args:
         spark: the session that writes.
-        schema: its name; created, with an empty state table and ledger.
+        schema: its name; it is created with an empty state table and ledger.
         state_table: the state table's name.
         syncs_table: the ledger's name.
     """
@@ -135,7 +135,7 @@ class RawSchema:
     def syncs(self, table: str, entries: Iterable[Mapping[str, Any]]) -> None:
         """Appends ledger rows, one sync a day from the first day on.
 
-        Missing columns get the values that a healthy incremental sync leaves.
+        Missing columns get the values that a successful incremental sync writes.
         """
         self.insert(self.syncs_table, self.sync_rows(table, entries))
 

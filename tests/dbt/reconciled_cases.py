@@ -1,4 +1,4 @@
-"""Cases of the generic test `reconciled_recently`: what `_cq_reconciled` holds, and the outcome."""
+"""Cases of the generic test `reconciled_recently`: rows of `_cq_reconciled` and the result."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ NONE: tuple[tuple[int, int, float, Mapping[str, Any]], ...] = ()
 
 @dataclass(frozen=True)
 class ReconciledCase:
-    """One raw table, and the test that names it.
+    """One raw table and the test of it.
 
     Args:
-        verified: for each compared bucket: its number, of how many, hours ago, counts.
+        verified: for each compared bucket: its number, the number of buckets, age in hours, counts.
         status: dbt's status.
-        rows: the expected failing rows, column by column; all of them.
+        rows: all expected failing rows, column by column.
         arguments: the test's arguments.
         reloaded: how many hours ago a full refresh began.
     """
@@ -68,7 +68,7 @@ CASES = {
             },
         ),
     ),
-    # two of four recently, after there were eight
+    # two of four buckets were compared recently; the comparisons before used eight buckets
     "reconciled_divided_anew_pass": ReconciledCase(
         (*_all(8, 5), (0, 4, 2, {}), (1, 4, 1, {})), arguments={"within": 12}
     ),
@@ -109,7 +109,7 @@ CASES = {
 
 
 def plant(raw: RawSchema, table: str, case: ReconciledCase) -> None:
-    """Writes what a case's reconciliations left."""
+    """Writes a case's comparisons and its full refresh, if any."""
     now = dt.datetime.now(dt.timezone.utc)
     rows = [
         VerifiedBucket(

@@ -1,4 +1,4 @@
-"""Cases of the generic tests about rows: keys, contradictions, redeliveries, cursors, snapshots."""
+"""Cases of the generic tests about rows: keys, ties, duplicates, cursors and latest tables."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ ROW_CASES = {
     ),
 }
 
-# stands in for the snapshot of a matches_raw case
+# selects the raw rows of the table that a matches_raw case tests
 SNAPSHOTS = {
     "matches_pass": "where id = 1 and _cq_batch = 2 or id <=> 2 or id is null",
     "matches_missing": "where id = 1",
@@ -265,7 +265,7 @@ SNAPSHOTS = {
     "matches_differs": "",
 }
 
-# missing columns: arguments, and what is not found
+# by test: arguments that name a missing column, and that column in the error
 TYPOS: dict[str, tuple[Mapping[str, Any], str]] = {
     "unique_key": ({"unique_key": ["id", "teil"]}, "unique_key 'teil'"),
     "no_cursor_ties": ({}, "cursor_field 'updated'"),

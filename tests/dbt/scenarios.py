@@ -1,7 +1,7 @@
-"""Runs the scenarios of a file in step: what they want of dbt at one time is one command.
+"""Runs the tests of a file in parallel steps and merges their dbt commands to save time.
 
-A scenario is a test that yields each command that it wants, and receives its answer. A command
-costs as much as several models: dbt starts, reads the project, lists tables, writes records.
+A scenario is a test that yields the dbt commands that it needs and receives the answers. A command
+costs as much as several models: dbt starts, parses the project, lists tables, writes records.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Command:
     Args:
         words: the command and its options.
         nodes: what it selects.
-        read: makes the answer to the scenario from all results of the step.
+        read: computes the answer to the scenario from all results of the step.
     """
 
     words: tuple[str, ...]
@@ -35,7 +35,7 @@ Steps = Generator[Command, Any, None]
 
 
 class Outcomes:
-    """Scenarios that ran to their end, or to an error.
+    """Runs scenarios to their end and keeps their errors.
 
     Args:
         scenarios: by name.
@@ -61,7 +61,7 @@ class Outcomes:
     def _advance(
         self, name: str, command: Command | None, results: Mapping[str, Result] | None = None
     ) -> None:
-        """Runs a scenario up to the next command that it wants."""
+        """Runs a scenario up to its next command."""
         self._wanted.pop(name, None)
         try:
             answer = command.read(results or {}) if command else None
@@ -72,13 +72,13 @@ class Outcomes:
             self._errors[name] = error
 
     def check(self, name: str) -> None:
-        """Raises what ended a scenario."""
+        """Raises the error that ended a scenario, if any."""
         if name in self._errors:
             raise self._errors[name]
 
 
 def in_step(scenario: Callable[..., Steps]) -> Callable[[Outcomes], None]:
-    """Makes a test of a scenario, which runs in step with the others of its module.
+    """Turns a scenario into a test that runs together with the others of its module.
 
     Its parameters are fixtures of the module or the session. The module needs :func:`outcomes`.
     """

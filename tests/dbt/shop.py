@@ -1,4 +1,4 @@
-"""A shop of raw tables, with models as the cases need them."""
+"""A project with one raw table per test case, to which the cases add models."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def row(key: int, cursor: int, status: str | None = "open", **more: Any) -> Row:
 
 
 def gone(key: int, cursor: int) -> Row:
-    """Returns a tombstone: nothing but the key and its place."""
+    """Returns a tombstone, which has only a key and a cursor."""
     return {"id": key, "cursor": cursor, "status": None, "_deleted": True}
 
 
 class Shop:
-    """One raw table per case, with models as the cases need them.
+    """One raw table per case, and the models that the cases add.
 
     Attributes:
         unproven: models that were built since the last call of :meth:`prove`.
@@ -51,7 +51,7 @@ class Shop:
         )
 
     def model(self, name: str, select: str, kind: str = "deduped_latest", **config: Any) -> None:
-        """Writes a model and its proof."""
+        """Writes a model and, for a deduped one, its `matches_raw` test."""
         settings: dict[str, Any] = {"materialized": kind}
         ours: dict[str, Any] = {}
         proof = []
@@ -71,11 +71,11 @@ class Shop:
         return self.project.run(*command)
 
     def build(self, *models: str, flags: tuple[str, ...] = ()) -> str:
-        """Builds models, and seeds; returns dbt's message for the last one."""
+        """Builds models and seeds; returns dbt's message for the last one."""
         return self.messages(*models, flags=flags)[models[-1]]
 
     def messages(self, *models: str, flags: tuple[str, ...] = ()) -> dict[str, str]:
-        """Does the same for each of the models: one command for all reads the project once."""
+        """Builds models and seeds by one command; returns dbt's message for each."""
         return self._execute(self.plan_messages(*models, flags=flags))
 
     def plan_build(self, *models: str, flags: tuple[str, ...] = ()) -> Command:
@@ -99,7 +99,7 @@ class Shop:
         return command.read(self.run(command_name, "--select", *command.nodes, *options))
 
     def prove(self) -> None:
-        """Runs the proofs of what was built, each once after its last build; all must pass."""
+        """Runs the tests of the models built since the last call; all must pass."""
         models, self.unproven = sorted(self.unproven), set()
         if not models:
             return
@@ -115,11 +115,11 @@ class Shop:
         return self.project.spark.catalog.tableExists(f"{self.project.schema}.{model}")
 
     def proof(self, model: str) -> Result:
-        """Runs a model's proof."""
+        """Runs a model's test."""
         return self.proofs(model)[model]
 
     def proofs(self, *models: str) -> dict[str, Result]:
-        """Runs the proofs of damaged models, or of such that may be."""
+        """Runs the tests of models that may be damaged; returns the results by model."""
         found: dict[str, Result] = self._execute(self.plan_proofs(*models))
         return found
 
