@@ -152,7 +152,7 @@ def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _enable_ansi() -> None:
-    """Turns ANSI mode on, which the loader and dbt-spark turn off: the SQL must work in both modes."""
+    """Turns ANSI mode on, which the loader and dbt-spark turn off: the SQL must work in both."""
     from dbt.adapters.spark.connections import SparkCredentials
 
     from loader.spark import session

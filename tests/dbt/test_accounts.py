@@ -1,4 +1,4 @@
-"""`batches_complete` once it has held: it reads what has changed, and no fault slips through it."""
+"""Once `batches_complete` has passed, it reads only changed tables and still finds every fault."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.dbt.rawtables import RawSchema
 Found = dict[str, list[tuple[int | None, str]]]
 TESTS = {"cq_sync_log": "batches_complete", "cq_state_current": "state_consistent"}
 PROJECT_SETTINGS = {"data_tests": {"strandline": {"+store_failures": True}}}
-"""The tests of all tables store what they find: each is a large statement, and runs once."""
+"""Tests that cover all tables store their failing rows: their SQL is large and runs only once."""
 
 LEDGER_AND_RAW = "row counts of ledger and raw table differ"
 
@@ -37,7 +37,7 @@ class Accounts(Proving):
             self.append(row(day, day), row(10 + day, day))
 
     def ledger(self, change: str) -> None:
-        """Changes the ledger, of which `{0}` is the name and `{1}` the condition for our rows."""
+        """Changes the ledger; `{0}` is its name and `{1}` the condition for this table's rows."""
         own = f"table_name = '{self.table}'"
         self.spark.sql(change.format(f"{self.raw.schema}.{self.raw.syncs_table}", own))
 
@@ -113,7 +113,7 @@ def raised(table: Accounts) -> None:
 
 
 def begins_with(table: Accounts, batch: int) -> None:
-    """Records the batch that the raw table began with."""
+    """Records the first batch of the raw table."""
     table.spark.sql(
         f"alter table {table.name} set tblproperties ('strandline.first-batch' = '{batch}')"
     )
@@ -144,7 +144,7 @@ FAULTS: dict[str, tuple[Callable[[Accounts], object], list[tuple[int | None, str
 
 
 class Books:
-    """All tables of this file, and what the test says of them."""
+    """All tables of this file, and the results of the tests for them."""
 
     def __init__(self, project: DbtProject, raw: RawSchema) -> None:
         self.project = project
@@ -155,7 +155,7 @@ class Books:
             self.tables[name] = Accounts(project, raw, name, first_batch)
 
     def overlook(self, *names: str) -> None:
-        """Makes the verdicts of tables cover their current snapshots."""
+        """Changes the stored verdicts of tables so that they cover the current snapshots."""
         spark, model = self.project.spark, f"{self.project.schema}.cq_sync_log"
         show = "show tblproperties {}('{}')"
         [proved] = spark.sql(show.format(model, "strandline.verdicts")).collect()
@@ -188,13 +188,13 @@ def books(project: DbtProject, raw: RawSchema) -> Books:
 
 
 def test_a_fault_is_found_at_once_and_until_it_is_mended(books: Books, raw: RawSchema) -> None:
-    """Of a new batch or an old one, in raw, ledger or commits, and by what others write."""
+    """Covers new and old batches, raw tables, ledger, commits, and writes by other programs."""
     tables = books.tables
     assert books.audit()[0] == {}
     found, sql = books.audit("test")
     assert (found, [name for name in tables if f"{name}`" in sql]) == ({}, [])
 
-    # a fault that the verdict covers is found when all batches are counted again
+    # a fault that the verdict covers is found at batch 30, when all batches are counted again
     for name in ("overlooked", "thirtieth"):
         raw.spark.sql(f"delete from {tables[name].name} where id = 2")
     books.overlook("overlooked", "thirtieth")
@@ -210,7 +210,7 @@ def test_a_fault_is_found_at_once_and_until_it_is_mended(books: Books, raw: RawS
     raw.spark.sql(f"delete from {compacted} where _cq_batch = 1")
     removed = """'strandline.compacted' = '{"to": 1, "rows": 2}'"""
     raw.spark.sql(f"alter table {compacted} set tblproperties ({removed})")
-    # a sync is writing its ledger row
+    # a running sync has not written its ledger row yet
     tables["in_flight"].append(row(4, 4))
     tables["in_flight"].ledger("delete from {0} where {1} and batch = 4")
     # the ledger's rows of a dropped table do not count
@@ -224,7 +224,7 @@ def test_a_fault_is_found_at_once_and_until_it_is_mended(books: Books, raw: RawS
     assert found == expected
     assert "calm`" not in sql
 
-    # mended, one after the other; what was in flight has come, or has not
+    # after these repairs, a ledger row that is still missing is a fault: there is a newer batch
     tables["old_entry_gone"].record(2, 2)
     tables["old_entry_forged"].ledger("update {0} set rows_appended = 2 where {1} and batch = 1")
     tables["forgotten"].record(4, 1)
@@ -247,7 +247,7 @@ def test_a_fault_is_found_at_once_and_until_it_is_mended(books: Books, raw: RawS
     judged = {name for name in tables if f"`{name}`" in sql}
     assert judged == set(expected)
 
-    # what an acknowledged incident leaves is looked at again
+    # a table with an acknowledged incident is still checked for new faults
     tables["in_flight"].record(4, 1)
     others.append(row(5, 5))
     others.ledger("update {0} set rows_appended = 9 where {1} and batch = 5")
@@ -260,7 +260,7 @@ def test_a_fault_is_found_at_once_and_until_it_is_mended(books: Books, raw: RawS
 def test_a_sync_that_ends_while_a_test_reads_is_no_fault(
     books: Books, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its batch is published, and recorded, after the test has chosen what it reads of raw."""
+    """Its batch is committed and recorded after the test has chosen the snapshot that it reads."""
     calm, run = books.tables["calm"], SparkSession.sql
     _sync(calm, 6)
     known = books.audit("build", model)[0]

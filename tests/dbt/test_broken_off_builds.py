@@ -1,4 +1,4 @@
-"""A build that broke off and goes on with `dbt retry`; a model whose columns are under contract."""
+"""`dbt retry` completes a failed build, and merges keep the contract of a model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SEEN = """
 {{ config(materialized='table', file_format='iceberg') }}
 select * from {{ ref('orders') }}
 """
-# changed variables would make dbt parse everything again, so it dies because a table is missing
+# The build fails because a table is missing: a changed variable would make dbt parse again.
 DIES = "post_hook='select * from ' ~ target.schema ~ '.killed'"
 
 
@@ -45,7 +45,7 @@ def _described(payload: str) -> dict[str, object]:
 
 @pytest.fixture(scope="module")
 def shop(project: DbtProject, raw: RawSchema) -> DbtProject:
-    """A snapshot that can be made to fail, a table after it, and two snapshots under contract."""
+    """A latest table that can fail, a model of it, and two latest tables with a contract."""
     for table in ("orders", "agreed"):
         raw.create(table, "id int, cursor int, payload string")
         raw.append(table, 1, [{"id": n, "cursor": 1, "payload": "x"} for n in (1, 2)])

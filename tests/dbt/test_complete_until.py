@@ -1,4 +1,4 @@
-"""The test `complete_recently`, the macro `complete_until` and the model `cq_freshness`."""
+"""`complete_recently`, `complete_until` and `cq_freshness` read `complete_until` of the ledger."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.dbt.rawtables import RawSchema
 
 NOW = dt.datetime.now(dt.timezone.utc)
 CASES: dict[str, tuple[list[float | None], str | None]] = {
-    "recent": ([30, 2, None], None),  # the last sync skipped a sweep
+    "recent": ([30, 2, None], None),  # the last sync ran no sweep, so it recorded no time
     "late": ([30, None], "the raw table may lack rows that were committed since complete_until"),
     "unknown": (
         [None, None],
@@ -116,7 +116,7 @@ def test_a_model_reads_up_to_it(project: DbtProject, planted: RawSchema) -> None
 def test_a_latest_table_is_complete_as_far_as_its_batches(
     project: DbtProject, raw: RawSchema
 ) -> None:
-    """Syncs after its build do not count, because it lacks their rows."""
+    """Syncs after the model's build do not count, because the model lacks their rows."""
     raw.create("orders", "id int, at timestamp")
     row = {"id": 1, "at": NOW}
     config = "{{ config(materialized='deduped_latest', unique_key='id') }} "
@@ -151,7 +151,7 @@ def test_a_latest_table_is_complete_as_far_as_its_batches(
 
 
 def test_other_models_are_refused(project: DbtProject, raw: RawSchema) -> None:
-    """Nobody knows which syncs they contain."""
+    """It is unknown which syncs the models of other materializations contain."""
     config = "{{ config(materialized='table') }} "
     project.write("models/mart.sql", config + "select 1 as id")
     macro = "{{ strandline.complete_until(ref('mart')) }}"

@@ -1,4 +1,4 @@
-"""Schemas and aliases from a project's own macros, and two targets on one raw schema."""
+"""Models work with schemas and aliases from a project's own macros, and with two targets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from {{ source('shop', 'orders') }}
 """
 
 
-# of what dbt's own names for a seed are, a join that is rebuilt at each build
+# joins a seed, so each build is a rebuild
 LABELLED = """
 {{ config(materialized='deduped_latest', unique_key='id', schema='latest') }}
 select o.*, c.label as long
@@ -93,7 +93,7 @@ def test_each_target_has_tables_and_watermarks_of_its_own(
     assert build("dev") == {"MERGE to batch 2"}
     assert build("prod") == build("dev") == {"NO NEW BATCH"}
     assert payloads("dev") == payloads("prod") == [("a", "A"), ("b", "B")]
-    # neither another target's tables nor what --defer reads cause a rebuild
+    # neither another target's tables nor --defer causes a rebuild
     named.artifacts = True
     named.run("compile", "--select", "stg_orders+", "--target", "prod")
     state = named.folder / "prod"

@@ -1,4 +1,4 @@
-"""dbt's own features with both materializations and the tests: each works, or is refused."""
+"""dbt features with both materializations and the tests: defer, empty, contracts, retry."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def row(key: int, day: int, payload: str | None = "a", **more: Any) -> Row:
 
 
 class Company:
-    """A project with staging, a snapshot, a history, a mart; production and development."""
+    """A project with staging, a latest table, a history and a mart, in several targets."""
 
     def __init__(self, project: DbtProject, raw: RawSchema) -> None:
         self.project, self.raw = project, raw
@@ -130,7 +130,7 @@ def state_of_production(company: Company) -> tuple[str, ...]:
 
 
 def test_defer(company: Company) -> None:
-    """Tests of models that were not built here read production, and so does a model above them."""
+    """Tests and downstream models of models that were not built in this target read production."""
     defer = state_of_production(company)
     results = company.run("test", *defer)
     assert set(said(results).values()) == {"pass"}, results
@@ -148,7 +148,7 @@ def test_defer(company: Company) -> None:
 
 
 def test_empty(company: Company) -> None:
-    """In a separate schema: tables without rows, which the next build fills."""
+    """In a new schema, `--empty` creates empty tables, which the next build fills."""
     results = company.run("build", "--empty", "--target", "empty")
     assert set(said(results).values()) <= {"success", "pass"}, results
     assert company.rows("empty", "orders_latest") == []
@@ -158,7 +158,7 @@ def test_empty(company: Company) -> None:
 
 
 def test_show(company: Company) -> None:
-    """A model's own SELECT returns the versions; to see the table, query the table."""
+    """`--select` runs the model's own SELECT on all versions; `--inline` can read the table."""
     inline = "select * from {{ ref('orders_latest') }}"
     [shown] = company.run("show", "--inline", inline, "--target", "prod").values()
     assert shown.status == "success"
@@ -167,7 +167,7 @@ def test_show(company: Company) -> None:
 
 
 def test_unit_tests(company: Company) -> None:
-    """They run the model's own SELECT: versions in, versions out, and nothing is built."""
+    """A unit test runs the model's own SELECT, from versions to versions, and builds nothing."""
     given = "select 1 as id, 'b' as payload, 7 as _cq_batch"
     expected = {"format": "sql", "rows": given}
     tests = []
@@ -198,7 +198,7 @@ def in_production(company: Company, table: str) -> str:
 
 
 def test_settings_of_tests(company: Company) -> None:
-    """dbt's own severity, warn_if, limit and store_failures, on a failing proof."""
+    """A failing test follows dbt's own limit, warn_if, error_if and store_failures."""
     table = f"dev_{company.project.schema}.orders_latest"
     company.run("run", "--select", "orders_latest")
     company.project.spark.sql(f"delete from {table}")
@@ -215,7 +215,7 @@ def test_settings_of_tests(company: Company) -> None:
 
 
 def test_contracts(company: Company) -> None:
-    """It is enforced at a build and at a merge."""
+    """A contract is enforced by the first build and by later ones."""
     company.schema_file(contract={"enforced": True})
     try:
         results = company.run("run", "--select", *MODELS, "--target", "contract")
@@ -234,7 +234,7 @@ def test_contracts(company: Company) -> None:
 
 
 def test_retry_and_fail_fast(company: Company) -> None:
-    """dbt retries what failed once the cause is gone."""
+    """Once the cause of an error is removed, `dbt retry` builds the failed model."""
     path = company.project.folder / "models" / "orders_history.sql"
     good = path.read_text()
     path.write_text(good.replace("unique_key='id'", "unique_key='nobody'"))

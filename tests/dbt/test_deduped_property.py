@@ -1,7 +1,7 @@
-"""Incremental = full rebuild = the definition, after every prefix of random histories.
+"""Merged tables equal full rebuilds and a definition in Python, after random batches.
 
-The suite tests everything on a fixed example, and merges on a random one.
-Longer: STRANDLINE_EXAMPLES=5 runs five hundred histories.
+By default, a fixed example tests everything and a random one tests merges. STRANDLINE_EXAMPLES=5
+runs five hundred histories.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def from_macro(kind: str, cursor: str | None, as_of: int | None = None) -> str:
 
 
 class Probe:
-    """The project with its one manifest."""
+    """The project and its only manifest."""
 
     def __init__(self, project: DbtProject, raw: RawSchema, manifest: Any) -> None:
         self.project, self.raw, self.manifest = project, raw, manifest
@@ -63,14 +63,14 @@ class Probe:
         return {name: one.message for name, one in results.items()}
 
     def selected(self, models: list[str]) -> dict[str, list[dict[str, Any]]]:
-        """Returns the rows of the SELECTs that the macros write; no table is made of them."""
+        """Returns the rows of the SELECTs that the macros write, without creating tables."""
         results = self.project.run("compile", "--select", *models, manifest=self.manifest)
         return {name: self.project.failing_rows(results[name]) for name in models}
 
 
 @pytest.fixture(scope="module")
 def shuffled(spark: SparkSession) -> Iterator[None]:
-    """Several partitions instead of one: nothing may depend on the order of rows."""
+    """Uses several partitions instead of one, because no result may depend on the order of rows."""
     before = spark.conf.get("spark.sql.shuffle.partitions")
     spark.conf.set("spark.sql.shuffle.partitions", "3")
     yield
@@ -96,7 +96,7 @@ def probe(project: DbtProject, raw: RawSchema, shuffled: None) -> Probe:
 
 @pytest.mark.slow
 @settings(
-    max_examples=EXAMPLES - 1,  # besides the fixed one
+    max_examples=EXAMPLES - 1,  # in addition to the fixed one
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=list(HealthCheck),
@@ -104,9 +104,9 @@ def probe(project: DbtProject, raw: RawSchema, shuffled: None) -> Probe:
 @given(seed=st.integers(1, 2**31))
 @example(seed=0)
 def test_merged_is_rebuilt_is_defined(probe: Probe, seed: int) -> None:
-    """Compares after each build, of one new batch or several; building again changes nothing.
+    """Compares after each build of one or more new batches; another build changes nothing.
 
-    The histories of a seed are independent of each other: a difference names its history.
+    The histories of a seed are independent of each other, so a difference names one of them.
     """
     print(f"seed {seed}")
     project, raw = probe.project, probe.raw

@@ -1,4 +1,4 @@
-"""Nothing in the package lacks a description."""
+"""Every public macro, argument, model, source and column of the package has a description."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jinja2 import Environment, nodes
 from tests.dbt.dbtproject import DbtProject
 
 DBT_OWN = {"spark__list_relations_without_caching"}
-"""The macros that replace a macro of dbt in a project that asks for it."""
+"""Macros that replace one of dbt's macros in a project that opts in."""
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def signature(macro_sql: str) -> list[str]:
 
 
 def test_macros_and_their_arguments(manifest: Any) -> None:
-    """A leading underscore means private; a dispatched macro describes its implementations."""
+    """Macros with a leading underscore and implementations of dispatched macros are private."""
     public = [
         one
         for one in ours(manifest, "macros")

@@ -1,4 +1,4 @@
-"""The model cq_duplicates, off by default: what it counts of each raw table."""
+"""The optional model `cq_duplicates` counts duplicates and conflicts of each raw table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEYED = {"unique_key": "id"}
 
 
 def some_rows(chance: random.Random) -> list[Row]:
-    """Returns rows of few keys, days and values, so that many repeat one another."""
+    """Returns rows of few keys, days and values, so that many are duplicates."""
     rows: list[Row] = []
     for _ in range(chance.randint(4, 12)):
         key = chance.choice((None, 1, 2, 3, 4))
@@ -28,7 +28,7 @@ def some_rows(chance: random.Random) -> list[Row]:
 
 
 def counted(batches: list[list[Row]], cursor: str | None) -> dict[str, Any]:
-    """Returns what the model counts, by definition: each row beside the one that came before it."""
+    """Returns the expected counts, by comparing each row with the previous one of its key."""
     found: Counter[str] = Counter()
     before: dict[tuple[Any, ...], tuple[Row, int]] = {}
     for batch, rows in enumerate(batches, start=1):
@@ -57,7 +57,7 @@ def counted(batches: list[list[Row]], cursor: str | None) -> dict[str, Any]:
 
 
 def test_counts_follow_what_is_new(spark: SparkSession, raw: RawSchema, tmp_path: Path) -> None:
-    """Whatever a batch holds, and if a table was replaced."""
+    """Includes empty batches, an empty table, and a table that was dropped and created again."""
     project = DbtProject(
         spark,
         tmp_path,

@@ -1,6 +1,6 @@
-"""A catalogue of faults: each turns a proof red; without a fault none is red.
+"""Each fault of tests/dbt/faults.py makes its test fail; without a fault, all tests pass.
 
-STRANDLINE_FAULTS=all runs every proof for every fault and prints which turned red (-s).
+STRANDLINE_FAULTS=all runs every test for every fault and, with -s, prints the tests that failed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BATCHES: list[list[Row]] = [
 
 
 class Healthy:
-    """A raw table with state and ledger, a snapshot and a history, all correct."""
+    """A raw table with state and ledger, a latest table and a history, all correct."""
 
     def __init__(self, project: DbtProject, raw: RawSchema) -> None:
         self.project, self.raw = project, raw
@@ -91,9 +91,9 @@ class Healthy:
         return template.format(raw=self.raw.schema, marts=self.project.schema)
 
     def red(self, *proofs: str) -> set[tuple[str, str]]:
-        """Returns the proofs that turn red, among the named ones or all, each with its table."""
+        """Runs the named tests, or all; returns those that do not pass, each with its model."""
         select = ["--select", *(f"test_name:{proof}" for proof in proofs)] if proofs else []
-        # a proof lists only the schemas that it needs
+        # with this flag, a test lists only the schemas that it needs
         flags = ["--no-populate-cache"] if proofs else []
         results = self.project.run("test", *select, *flags, manifest=self.manifest)
         assert results
@@ -135,7 +135,7 @@ def sync(batch: int) -> dict[str, Any]:
 
 
 def proof_of(test: str) -> str:
-    """Returns the generic test of a dbt test's name."""
+    """Returns the name of the generic test within a dbt test's name."""
     names = [
         *ROW_PROOFS,
         "unique_key",
@@ -157,9 +157,10 @@ def test_nothing_is_red_where_nothing_is_wrong(healthy: Healthy) -> None:
 
 
 def _at_once() -> Iterator[tuple[str, ...]]:
-    """Yields faults that hide nothing of each other: none is in what another one's proof reads.
+    """Yields groups of faults that one run can test, because none affects another's test.
 
-    Every proof reads raw. Of the other tables, each of these proofs reads one.
+    Every test reads the raw table, so its faults are tested one by one. Of the other tables, each
+    test reads only one.
     """
     by_table: dict[str, list[str]] = {}
     for name, fault in FAULTS.items():
@@ -201,7 +202,7 @@ def table_of(fault: Fault) -> str:
 
 
 def test_all_is_put_back(healthy: Healthy) -> None:
-    """Leftovers of a fault would hide the next one."""
+    """The tests above have reverted every fault: a remaining one would hide the next."""
     assert healthy.red() == set()
     for table in (RAW, STATE, SYNCS, LATEST, HISTORY):
         assert healthy.project.spark.table(healthy.named(table)).count() > 0

@@ -1,4 +1,4 @@
-"""Each generic test, with cases that pass and cases that fail and name the rows."""
+"""Each generic test passes on correct data and otherwise returns exactly the wrong rows."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from tests.dbt.row_cases import ROW_CASES, SNAPSHOTS, TYPOS
 
 STORED = {"store_failures": True}
 PROJECT_SETTINGS = {"data_tests": {"strandline": {"+store_failures": True}}}
-"""The tests of all tables store what they find: each is a large statement, and runs once."""
+"""Tests that cover all tables store their failing rows: their SQL is large and runs only once."""
 CASES = {**ROW_CASES, **BATCH_CASES}
 OF_ALL_TABLES = ("batches_complete", "inclusive_cursor", "state_consistent")
-"""Tests of the ledger and of the state: one judges every raw table."""
+"""Tests of the ledger and of the state; each covers every raw table."""
 DECLARED_TWICE = ("accounted_pass", "accounted_acknowledged", "ahead_pass")
 AT_ONCE = "state_at_once"
-"""The test of the state that gives a running sync no time: for cases with `grace_minutes: 0`."""
+"""The name of a test of the state without a grace period, for cases with `grace_minutes: 0`."""
 
 
 @pytest.fixture(scope="module")
 def results(project: DbtProject, raw: RawSchema) -> dict[str, Result]:
-    """Runs all cases in one dbt invocation: a test has its case's name.
+    """Runs all cases in one dbt invocation; each test has the name of its case.
 
-    The tests of all tables read each declared table in the schema of the ledger, so the cases of
-    rows have a schema of their own.
+    Tests that cover all tables read each declared table in the schema of the ledger, so the cases
+    about rows have a schema of their own.
     """
     schemas = {"shop": raw, "rows": RawSchema(raw.spark, f"{raw.schema}_of_rows")}
     tables: dict[str, list[dict[str, Any]]] = {"shop": [], "rows": []}
@@ -91,18 +91,18 @@ def results(project: DbtProject, raw: RawSchema) -> dict[str, Result]:
 
 
 def of_all_tables(name: str) -> str:
-    """Returns the generic test of a test of ledger or state, and any other name as it is."""
+    """Returns the generic test's name for a test of ledger or state, and other names unchanged."""
     return next((test for test in OF_ALL_TABLES if f"strandline_{test}_cq_" in name), name)
 
 
 @pytest.fixture(scope="module")
 def failing(results: dict[str, Result], project: DbtProject) -> dict[str, list[dict[str, Any]]]:
-    """The failing rows of the tests that judge all tables."""
+    """Returns the failing rows of the tests that cover all tables."""
     return {test: project.failing_rows(results[test]) for test in (*OF_ALL_TABLES, AT_ONCE)}
 
 
 def stand_in(raw: RawSchema, name: str, snapshot: str) -> None:
-    """Writes a snapshot table, right or wrong."""
+    """Creates the table that a matches_raw case tests, with right or wrong rows."""
     table = f"{raw.schema}.{name}"
     raw.spark.sql(
         f"create table {raw.schema}.{snapshot} using iceberg as "
@@ -119,7 +119,7 @@ def stand_in(raw: RawSchema, name: str, snapshot: str) -> None:
 
 
 def matched(found: Any, wanted: Any) -> bool:
-    """Returns whether a row has the wanted columns, and those of the rows in it."""
+    """Returns whether a row has the wanted values, also in the rows nested in it."""
     if isinstance(wanted, Mapping):
         return isinstance(found, Mapping) and all(
             matched(found[name], value) for name, value in wanted.items()
@@ -134,7 +134,7 @@ def test_names_the_rows(
     failing: dict[str, list[dict[str, Any]]],
     project: DbtProject,
 ) -> None:
-    """Severity, count and rows are what the case says, and no more rows."""
+    """Status, number of failures and failing rows are exactly those of the case."""
     case = CASES[name]
     if case.test in OF_ALL_TABLES:
         test = AT_ONCE if case.arguments == {"grace_minutes": 0} else case.test
@@ -153,7 +153,7 @@ def test_names_the_rows(
 def test_what_was_judged_stays_judged(
     results: dict[str, Result], failing: dict[str, list[dict[str, Any]]], project: DbtProject
 ) -> None:
-    """With the verdicts of that build, the tests of all tables say the same."""
+    """With the verdicts that the build stored, tests that cover all tables return the same rows."""
     again = project.run("test", "--select", "cq_sync_log", "cq_state_current")
     for name, one in again.items():
         test = of_all_tables(name)
@@ -165,7 +165,7 @@ def test_what_was_judged_stays_judged(
 
 @pytest.mark.parametrize("test", TYPOS)
 def test_a_column_that_is_not_there(test: str, results: dict[str, Result]) -> None:
-    """The error is not Spark's plan: it says what is wrong, where, and what exists instead."""
+    """Instead of Spark's plan, the error names test, table, argument and the existing columns."""
     told = results[f"typo_{test}"]
     assert told.status == "error"
     assert (

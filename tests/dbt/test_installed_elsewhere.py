@@ -1,4 +1,4 @@
-"""The package in a project with its own names, starting from a fresh catalog."""
+"""The package works from a git tag, on an empty catalog, and in a project with its own names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ select * from {{ source('shop', 'orders') }}
 
 @pytest.fixture(scope="module")
 def foreign(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> DbtProject:
-    """Another project, profile, schema, variables and naming; its namespaces do not exist yet."""
+    """A project with its own profile, variables and schema names, which do not exist yet."""
     folder = tmp_path_factory.mktemp("foreign")
     project = DbtProject(
         spark,
@@ -100,13 +100,13 @@ WINDOW = {"cursor_field": "updated_at", "cursor_type": "integer", "cursor_high":
 
 
 def stored_state(cursor: str, batch: int) -> dict[str, Any]:
-    """Returns what the loader stores of an integer cursor."""
+    """Returns the state that the loader stores for an integer cursor."""
     kind = {"cursor_field": "updated_at", "cursor_type": "integer", "generation": 1}
     return {"cursor": cursor, "batch": batch, **kind}
 
 
 def test_a_bare_project(bare: DbtProject) -> None:
-    """Parsed, compiled, documented and built from a git tag, without a dispatch entry."""
+    """The package parses, compiles, builds and documents without a dispatch entry."""
     bare.parse()
     for command in ("compile", "build"):
         done = bare.run(command)
@@ -119,7 +119,7 @@ def test_a_bare_project(bare: DbtProject) -> None:
 
 
 def test_a_role_that_may_only_read(bare: DbtProject) -> None:
-    """Tests write nothing: neither tables nor properties."""
+    """Tests write neither tables nor properties, so a role that may only read can run them."""
     bare.run("build")
     tested = bare.run("test", "--select", "tag:strandline")
     assert {one.status for one in tested.values()} == {"pass"}, tested
@@ -129,14 +129,14 @@ def test_a_role_that_may_only_read(bare: DbtProject) -> None:
 
 
 STATEMENT = re.compile(r"^(\s|/\*.*?\*/|--[^\n]*\n)*", re.DOTALL)
-"""What may come before a statement's first word: comments."""
+"""Matches the comments and spaces before a statement's first word."""
 
 
 @pytest.mark.parametrize("command", ["compile", "test"])
 def test_a_warehouse_that_is_not_there_yet(
     spark: SparkSession, tmp_path: Path, command: str
 ) -> None:
-    """As after `loader init`, before the first `loader run`."""
+    """The state after `loader init` and before the first `loader run`."""
     catalog = f"not_yet_{command}"
     settings = {
         "": "org.apache.iceberg.spark.SparkCatalog",
@@ -152,14 +152,14 @@ def test_a_warehouse_that_is_not_there_yet(
         done = project.run(command, "--select", "package:strandline")
     finally:
         spark.catalog.setCurrentCatalog(before)
-    if command != "test":  # of models that are not there
+    if command != "test":  # the models of these tests were not built
         assert {one.status for one in done.values()} <= {"success", "pass"}, done
     assert "NoSuchNamespace" not in str({name: one.message for name, one in done.items()})
     assert not (tmp_path / "warehouse").exists()
 
 
 def test_builds_on_a_fresh_catalog(foreign: DbtProject) -> None:
-    """Nothing was synced yet: empty tables, passing tests, nothing of the demo."""
+    """Before the first sync, models are empty, tests pass, and no model of the demo is built."""
     results = foreign.run("build", "--select", "package:strandline")
     assert {one.status for one in results.values()} == {"success", "pass"}, results
     models = {name for name, one in results.items() if one.status == "success"}
@@ -172,7 +172,7 @@ def test_builds_on_a_fresh_catalog(foreign: DbtProject) -> None:
 
 
 def test_builds_with_data(foreign: DbtProject, spark: SparkSession) -> None:
-    """Snapshot, models and all tests under the project's own names, failures stored."""
+    """Models and all tests work with the project's own names and with stored failures."""
     raw = RawSchema(spark, "landing", state_table="cursors", syncs_table="ledger")
     raw.create("orders", "id int, updated_at int, payload string")
     rows = [{"id": key, "updated_at": 1, "payload": "x"} for key in (1, 2, 3)]

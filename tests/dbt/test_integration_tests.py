@@ -1,4 +1,4 @@
-"""integration_tests/ on Spark: the same seeds and expected rows as on DuckDB, and what merges."""
+"""integration_tests/ on Spark: the seeds and expected rows of DuckDB, and incremental models."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def integration(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
 
 
 def test_builds_with_the_expected_rows(integration: DbtProject) -> None:
-    """Each of the twelve tests passes on healthy seeds, and finds so many faults in the others."""
+    """Each test passes on correct seeds and finds the expected number of faults in the others."""
     seeded = integration.run("seed")
     assert {one.status for one in seeded.values()} == {"success"}, seeded
-    # The seeds are commits of dbt, which the ledger's test rightly calls another program's.
+    # dbt commits the seeds, so the ledger's test rightly reports writes by another program.
     ledger = "strandline_batches_complete_cq_sync_log_"
     built = integration.run("build", "--exclude-resource-type", "seed", "--exclude", ledger)
     wrong = {

@@ -1,4 +1,4 @@
-"""What builds of deduped_latest read, write, refuse and survive."""
+"""Builds of `deduped_latest`: rebuilds, merges, refusals, crashes and compaction."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def row(key: int, cursor: int, payload: str | None = "x", **more: Any) -> Row:
 
 
 class Shop:
-    """The project with a raw table per test and one model on it."""
+    """A project with one raw table per test and one model of each."""
 
     def __init__(self, project: DbtProject, raw: RawSchema) -> None:
         self.project, self.raw = project, raw
@@ -95,7 +95,7 @@ class Shop:
         return Command(("run", *flags), (model,), lambda results: results[model].message)
 
     def plan_messages(self, *models: str) -> Command:
-        """Returns the same for several models; answered with their messages."""
+        """Returns a build of several models for a scenario to yield; answered with messages."""
 
         def read(results: Mapping[str, Result]) -> list[str]:
             return [re.sub(r"\s+", " ", results[model].message) for model in models]
@@ -103,7 +103,7 @@ class Shop:
         return Command(("run",), models, read)
 
     def plan_proof(self, model: str) -> Command:
-        """Returns a run of a snapshot's proof; answered with its status."""
+        """Returns a run of a model's test for a scenario to yield; its answer is the status."""
 
         def read(results: Mapping[str, Result]) -> str:
             [status] = [one.status for one in results.values() if one.tested == model]
@@ -128,7 +128,7 @@ def shop(project: DbtProject, raw: RawSchema) -> Shop:
 
 @in_step
 def test_nothing_new_writes_nothing(shop: Shop) -> Steps:
-    """It makes no snapshot and no metadata file, and persists documentation once."""
+    """Without a new batch, a build writes no snapshot or metadata file; docs are persisted once."""
     shop.raw.append("orders", 1, [row(1, 1), row(2, 1)])
     assert (yield shop.plan_build("orders")) == "REBUILD to batch 1"
     assert (yield shop.plan_build("orders")) == "NO NEW BATCH"
@@ -167,7 +167,7 @@ def test_empty_is_refused_on_a_real_target(shop: Shop) -> Steps:
 
 @in_step
 def test_column_added_in_raw(shop: Shop) -> Steps:
-    """It is null in old rows and filled in new ones; for a struct, the table is rebuilt."""
+    """A new column is null in old rows; for a new struct column, the table is rebuilt."""
     shop.raw.append("grown", 1, [row(1, 1), row(2, 1)])
     yield shop.plan_build("grown")
     shop.raw.spark.sql(f"alter table {shop.raw.schema}.grown add columns (note string)")
@@ -188,7 +188,7 @@ def test_column_added_in_raw(shop: Shop) -> Steps:
 
 @in_step
 def test_rolled_back_target_heals(shop: Shop) -> Steps:
-    """The watermark belongs to a snapshot that is no longer current."""
+    """The watermark names a snapshot that is no longer current, so the table is rebuilt."""
     shop.raw.append("rolled", 1, [row(1, 1, "1"), row(2, 1, "1"), row(3, 1, "1")])
     yield shop.plan_build("rolled")
     shop.raw.append("rolled", 2, [row(1, 2, "2"), row(2, 2, _deleted=True)])
@@ -204,7 +204,7 @@ def test_rolled_back_target_heals(shop: Shop) -> Steps:
 
 @in_step
 def test_crash_between_merge_and_watermark(shop: Shop) -> Steps:
-    """Old watermark and new rows: nothing distinguishes our own merge from a foreign one."""
+    """With an old watermark, a foreign write cannot be told from an own merge: it is rebuilt."""
     shop.raw.append("crashed", 1, [row(1, 1, "1"), row(2, 1, "1")])
     yield shop.plan_build("crashed")
     table = f"{shop.project.schema}.crashed"
@@ -233,7 +233,7 @@ def test_recreated_raw_table_is_built_anew(shop: Shop) -> Steps:
 
 @in_step
 def test_raw_loaded_anew_to_the_same_batch_is_built_anew(shop: Shop) -> Steps:
-    """For another table the batch number means nothing: its identity tells."""
+    """A raw table that was dropped and loaded again is recognized by its id, not its batch."""
     both = ("reloaded", "history_reloaded")
     for table in ("reloaded", "kept"):
         load(shop, table, "first", [row(1, 1), row(2, 1)])
@@ -254,7 +254,7 @@ def test_raw_loaded_anew_to_the_same_batch_is_built_anew(shop: Shop) -> Steps:
 
 
 def load(shop: Shop, table: str, identity: str, rows: list[Row]) -> None:
-    """Batch 1 of a raw table that the loader made."""
+    """Appends batch 1 to a raw table and gives it an id, as the loader does."""
     shop.raw.spark.sql(
         f"alter table {shop.raw.schema}.{table} "
         f"set tblproperties ('strandline.table-id' = '{identity}')"
@@ -264,7 +264,7 @@ def load(shop: Shop, table: str, identity: str, rows: list[Row]) -> None:
 
 @in_step
 def test_a_foreign_compaction_is_no_difference(shop: Shop) -> Steps:
-    """Even after a batch that only deleted: no row in the snapshot shows it."""
+    """Compaction by another program keeps the table valid, even after a batch with only deletes."""
     shop.raw.append("foreign", 1, [row(1, 1), row(2, 1), row(3, 1)])
     yield shop.plan_build("foreign")
     shop.raw.append("foreign", 2, [row(2, 2, _deleted=True)])
@@ -275,7 +275,7 @@ def test_a_foreign_compaction_is_no_difference(shop: Shop) -> Steps:
         "options => map('rewrite-all', 'true'))"
     )
     assert (yield shop.plan_proof("foreign")) == "pass"
-    # A foreign write is found, even if it removed what the newest batch had brought.
+    # A foreign write is found, even if it removed the rows of the newest batch.
     shop.raw.append("foreign", 3, [row(4, 3)])
     yield shop.plan_build("foreign")
     shop.project.spark.sql(f"delete from {name} where id = 4")
@@ -286,7 +286,7 @@ def test_a_foreign_compaction_is_no_difference(shop: Shop) -> Steps:
 
 @in_step
 def test_full_refresh_hides_what_vanished(shop: Shop) -> Steps:
-    """It hides rows only once the ledger calls it complete; an interrupted one hides nothing."""
+    """A full refresh hides missing rows once the ledger lists it as complete, and not before."""
     raw = shop.raw
     raw.append("stale", 1, [row(1, 1), row(2, 1)])
     raw.syncs("stale", [{"batch": 1}])
@@ -310,7 +310,7 @@ def test_full_refresh_hides_what_vanished(shop: Shop) -> Steps:
 
 @in_step
 def test_a_small_table_is_rebuilt(shop: Shop) -> Steps:
-    """Up to a number of raw rows that is a variable; the project of this suite says 0."""
+    """A variable sets the number of raw rows up to which this holds; the suite's projects set 0."""
     flags = ("--vars", "{strandline__rebuild_up_to_rows: 3}")
     shop.raw.append("small", 1, [row(1, 1, "1"), row(2, 1)])
     yield shop.plan_build("small")
@@ -323,13 +323,13 @@ def test_a_small_table_is_rebuilt(shop: Shop) -> Steps:
 
 
 def statements(spark: SparkSession) -> Any:
-    """Spark's record of statements and their metrics, once it has caught up with them."""
+    """Returns Spark's record of statements and their metrics, once it is up to date."""
     spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
     return spark._jsparkSession.sharedState().statusStore()
 
 
 def last_execution(spark: SparkSession) -> int:
-    """Returns the newest statement's id; ids grow, but their list forgets the oldest."""
+    """Returns the newest statement's id; ids grow, but the oldest leave the list."""
     found = statements(spark).executionsList()
     return max(int(found.apply(at).executionId()) for at in range(found.size()))
 
@@ -345,7 +345,7 @@ def files_read(spark: SparkSession, table: str, after: int) -> int:
         values = store.executionMetrics(execution.executionId())
         try:
             nodes = store.planGraph(execution.executionId()).allNodes()
-        except Py4JJavaError:  # Spark keeps 20 statements, and forgot this one since it was listed
+        except Py4JJavaError:  # Spark keeps 20 statements and has dropped this one by now
             return files_read(spark, table, after)
         for node in (nodes.apply(one) for one in range(nodes.size())):
             if table not in node.name():
@@ -358,9 +358,9 @@ def files_read(spark: SparkSession, table: str, after: int) -> int:
 
 
 def test_only_new_files_are_read(shop: Shop) -> None:
-    """The literal watermark prunes by batch; files without tombstones are not read again.
+    """The watermark is a literal in the SQL, so Iceberg skips the files of old batches.
 
-    A build counts the rows of new batches before it writes them: it reads each new file twice.
+    A build counts the rows of new batches before it writes them, so it reads each new file twice.
     """
     raw, spark = shop.raw, shop.raw.spark
     for batch in range(1, 9):
@@ -375,7 +375,7 @@ def test_only_new_files_are_read(shop: Shop) -> None:
 
 
 def confirm(spark: SparkSession, table: str) -> None:
-    """Makes the table's current content count as what its watermark was written for."""
+    """Changes the table's watermark to name the current snapshot."""
     listed = spark.sql(f"show tblproperties {table}").collect()
     [stored] = [one[1] for one in listed if one[0] == "strandline.watermark"]
     [[snapshot]] = spark.sql(f"select cast(snapshot_id as string) from {table}.refs").collect()
@@ -387,7 +387,7 @@ def confirm(spark: SparkSession, table: str) -> None:
 
 @in_step
 def test_small_files_are_put_together_once(shop: Shop) -> Steps:
-    """Delete files go as well; otherwise they would make every build rewrite the table."""
+    """Delete files are removed, too; otherwise, they would make every build rewrite the table."""
     raw, spark = shop.raw, shop.project.spark
     table = f"{shop.project.schema}.small_files"
 
@@ -415,7 +415,7 @@ def test_small_files_are_put_together_once(shop: Shop) -> Steps:
 
 @in_step
 def test_a_rewrite_that_breaks_off_costs_no_build(shop: Shop) -> Steps:
-    """What the merge did before counts: the table is not built anew."""
+    """The merge before the failed rewrite remains valid, so the table is not rebuilt."""
     raw, spark = shop.raw, shop.project.spark
     table = f"{shop.project.schema}.broken_off"
     raw.append("broken_off", 1, [row(key, 1, "old") for key in range(200)])
@@ -423,7 +423,7 @@ def test_a_rewrite_that_breaks_off_costs_no_build(shop: Shop) -> Steps:
     spark.table(table).repartition(18).writeTo(table).overwrite(f.lit(True))
     spark.sql(f"delete from {table} where id % 2 = 0")
     confirm(spark, table)
-    # a merge can live with it, a rewrite cannot
+    # with this property, a merge works but a rewrite fails
     spark.sql(f"alter table {table} set tblproperties ('write.target-file-size-bytes' = '0')")
     raw.append("broken_off", 2, [row(key, 2, "new") for key in range(200)])
     assert "size" in (yield shop.plan_build("broken_off")), "the rewrite did not break off"
@@ -437,9 +437,9 @@ def test_a_rewrite_that_breaks_off_costs_no_build(shop: Shop) -> Steps:
 
 @in_step
 def test_many_deleted_rows_are_not_read_for_ever(shop: Shop) -> Steps:
-    """A merge marks the rows that it replaces; readers pass over them until files are rewritten.
+    """A merge marks replaced rows as deleted, and readers skip them until files are rewritten.
 
-    The table says that a million are marked, of which ten are: the build reads their number.
+    The build reads the number of deleted rows from metadata: it claims a million instead of ten.
     """
     raw, spark = shop.raw, shop.project.spark
     table = f"{shop.project.schema}.dead_rows"
@@ -450,7 +450,7 @@ def test_many_deleted_rows_are_not_read_for_ever(shop: Shop) -> Steps:
 
     raw.append("dead_rows", 1, [row(key, 1, "old") for key in range(20)])
     yield shop.plan_build("dead_rows")
-    # in two files: of the one that the merge touches, it counts the marked rows itself
+    # in two files, because the merge counts the deleted rows of the file that it changes
     spark.table(table).where("id < 10").coalesce(1).writeTo(table).overwrite(f.lit(True))
     first = spark.table(table)
     more = [first.withColumn("id", f.col("id") + start) for start in (10, 1000)]

@@ -1,7 +1,7 @@
-"""A latest table's check that asks only what is new finds what one that asks everything finds.
+"""Checks of a latest table that read only new batches find the faults that full checks find.
 
-Verdicts are properties of the table: a check asks for the keys of batches that it has not proved,
-and in turn for one of 30 buckets of keys.
+Verdicts are properties of the table: a check reads the keys of batches that it has not checked yet
+and, in turn, one of 30 buckets of keys.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ TOUCHED = {
     "a row was inserted, not updated": (7, "_cq_batch > 1"),
     "a version of an overruled generation was merged": (8, "_cq_batch = 4"),
 }
-"""What a merge may do wrong: the key, and which of its versions the table shows then."""
+"""Errors that a merge may make: the key, and which of its versions the table then shows."""
 
 UNTOUCHED = {
     "deleted": (11, None),
     "an older version": (12, "_cq_batch = 1"),
     "back to life": (13, "_cq_batch = 1"),
 }
-"""The same with keys that the newest batch does not have."""
+"""The same for keys that are not in the newest batch."""
 
 
 class Snapshot:
-    """A raw table, its latest table, and the checks of that one.
+    """A raw table, its latest table, and the checks of the latest table.
 
     Args:
-        select: what the model selects, of `{source}`.
+        select: the model's SELECT; `{source}` is the source.
         ours: more settings under `meta.strandline`.
     """
 
@@ -92,7 +92,7 @@ class Snapshot:
         self.raw.append(self.table, self.batch, rows)
 
     def plan_merge(self, *options: str) -> Command:
-        """Builds the table, which runs its checks; answered with dbt's message."""
+        """Returns a build of the table, which runs its checks; its answer is dbt's message."""
 
         def read(results: Mapping[str, Result]) -> str:
             assert results[self.model].status == "success", results[self.model].message
@@ -101,7 +101,7 @@ class Snapshot:
         return Command(("run", *options), (self.model,), read)
 
     def plan_tests(self, *options: str) -> Command:
-        """Runs the model's tests; answered with their results by test."""
+        """Returns a run of the model's tests; its answer is their results by test."""
 
         def read(results: Mapping[str, Result]) -> dict[str, Result]:
             own = {name: one for name, one in results.items() if one.tested == self.model}
@@ -113,7 +113,7 @@ class Snapshot:
         return Command(("test", *options), (self.model,), read)
 
     def wrong(self, *options: str) -> Generator[Command, Any, set[int]]:
-        """Returns the keys that matches_raw calls wrong; what unique_key says must agree."""
+        """Returns the keys for which matches_raw fails; unique_key must not contradict it."""
         found = yield self.plan_tests(*options)
         self.proof = found["matches_raw"]
         assert (self.proof.status, found["unique_key"].status) in (
@@ -125,7 +125,7 @@ class Snapshot:
         return {row["id"] for row in wrong}
 
     def asked_above(self, batch: int) -> bool:
-        """Returns whether the newest test asked for the keys of later batches only, or for none."""
+        """Returns whether the newest test read only the keys of later batches, or none."""
         few = (f"_cq_batch > {batch}", "the build has checked all rows")
         return any(text in self.proof.sql for text in few)
 
@@ -139,11 +139,11 @@ class Snapshot:
                 spark.sql(f"insert into {self.name} {chosen}")
 
     def forge(self, proved: int | None = None, turn: int | None = None) -> None:
-        """Makes it seem that the table's own build left it as it is.
+        """Changes the table's properties as if its own build had written its current rows.
 
         Args:
-            proved: the last batch that the checks have passed; by default the newest one.
-            turn: whose turn it is next, in a build that is due although nothing is new.
+            proved: the last batch that the checks have passed; unchanged by default.
+            turn: the bucket of keys that the next build checks, even without a new batch.
         """
         properties = self.properties
         mark = json.loads(properties["strandline.watermark"])
@@ -173,7 +173,7 @@ class Snapshot:
 
     @property
     def failed_turns(self) -> dict[str, list[int]]:
-        """By check, the turns of the keys for which it found something."""
+        """By check, the turns of the keys for which it found a fault."""
         found: dict[str, list[int]] = json.loads(self.properties["strandline.failed_turns"])
         return found
 
@@ -184,7 +184,7 @@ class Snapshot:
 
 @in_step
 def test_a_wrong_merge_is_found_at_once(project: DbtProject, raw: RawSchema) -> Steps:
-    """It stays red through further builds, with and without a new batch, until it is mended."""
+    """The test fails after further builds, with and without a new batch, until the repair."""
     shop = Snapshot(project, raw, "wrong")
     old = {key for key, _ in UNTOUCHED.values()}
     shop.append(*(row(key, 1) for key in (1, 2, 3, 4, 6, 7, 8, *old)))
@@ -223,7 +223,7 @@ def test_a_wrong_merge_is_found_at_once(project: DbtProject, raw: RawSchema) -> 
 
 @in_step
 def test_an_old_fault_is_found_when_its_turn_comes(project: DbtProject, raw: RawSchema) -> Steps:
-    """A row that raw does not have, of a batch that was proved long ago."""
+    """The fault: a row that is not in the raw table, of a batch that was checked long ago."""
     shop = Snapshot(project, raw, "invented")
     for batch in (1, 2, 3):
         shop.append(row(batch, batch))
@@ -236,7 +236,7 @@ def test_an_old_fault_is_found_when_its_turn_comes(project: DbtProject, raw: Raw
     assert shop.asked_above(3)
     yield shop.plan_merge()
     assert (yield from shop.wrong()) == set()
-    # The next keys have their turn in the next build that is due.
+    # The next bucket of keys is checked in the next build that is due.
     assert shop.properties["strandline.turn"] == str(due)
     shop.forge(turn=due)
     for _ in range(2):
@@ -244,7 +244,7 @@ def test_an_old_fault_is_found_when_its_turn_comes(project: DbtProject, raw: Raw
         assert (yield from shop.wrong()) == {3}
         assert shop.asked_above(3)
         assert [*shop.failed_turns.values()] == [[due]]
-    # mended as the loader would have done it
+    # repaired, as if by the model's own build
     project.spark.sql(f"update {shop.name} set _cq_seq = 0 where id = 3")
     shop.forge()
     assert (yield from shop.wrong()) == set()
@@ -254,7 +254,7 @@ def test_an_old_fault_is_found_when_its_turn_comes(project: DbtProject, raw: Raw
 
 @in_step
 def test_a_key_that_has_grown_in_raw_is_the_same_key(project: DbtProject, raw: RawSchema) -> Steps:
-    """A bigint hashes otherwise than the int that the table still has."""
+    """The bigint of the raw table and the int of the latest table have different hashes."""
     shop = Snapshot(project, raw, "grown")
     for key in (1, 2, 3):
         shop.append(row(key, 1))
@@ -292,7 +292,7 @@ def test_a_column_that_has_grown_in_raw_is_compared(project: DbtProject, raw: Ra
 def test_a_doubled_key_is_found_although_the_key_has_grown(
     project: DbtProject, raw: RawSchema
 ) -> Steps:
-    """Altering a table makes no Iceberg snapshot: the newest one has the narrower type."""
+    """Altering a table creates no Iceberg snapshot, so the newest one has the narrower type."""
     shop = Snapshot(project, raw, "doubled")
     for key in (1, 2, 3):
         shop.append(row(key, 1))
@@ -329,7 +329,7 @@ SELECTS = {
     "select * from {source} where exists(select 1 from {source} as b where b.id = 7)": False,
     "select * from {source} limit 10": False,
 }
-"""Whether a SELECT decides about each version by that version alone, as far as its words tell."""
+"""Whether the text of a SELECT shows that each of its rows depends on one version only."""
 
 
 def test_selects_by_row(project: DbtProject) -> None:
@@ -348,7 +348,7 @@ def test_selects_by_row(project: DbtProject) -> None:
 def test_a_select_that_reads_other_rows_is_rebuilt_and_asked_for_all_of_raw(
     project: DbtProject, raw: RawSchema
 ) -> Steps:
-    """Old versions of a key may be selected only later: a merge would not see them."""
+    """A new batch may make the SELECT return older versions, which a merge would miss."""
     selects = {
         "chosen": "select * from {source} where id in "
         "(select id from {source} where status = 'vip')",
@@ -362,18 +362,18 @@ def test_a_select_that_reads_other_rows_is_rebuilt_and_asked_for_all_of_raw(
         shop.append(row(4, 1, "vip"), row(2, 9))
         yield shop.plan_merge()
         assert (yield from shop.wrong()) == set()
-        shop.append(row(2, 5, "vip"))  # late, and with it the key is selected
+        shop.append(row(2, 5, "vip"))  # a late version because of which the key is selected
         assert (yield shop.plan_merge()) == "REBUILD to batch 4"
         shown = {one["id"]: one["cursor"] for one in project.rows(shop.model)}
         assert shown == {1: 1, 5: 9, 3: 1, 4: 1, 2: 9}
-        shop.show((2, "_cq_batch = 4"))  # as a merge would
+        shop.show((2, "_cq_batch = 4"))  # as a merge would show it
         shop.forge()
         assert (yield from shop.wrong()) == {2}
 
 
 @in_step
 def test_what_is_right_stays_green(project: DbtProject, raw: RawSchema) -> Steps:
-    """Late versions, tombstones, keys that come back, in any order."""
+    """Random batches with late versions, deletes and keys that return, in any order."""
     chance = random.Random(SEED)
     shop = Snapshot(project, raw, "right")
     for step in range(STEPS):

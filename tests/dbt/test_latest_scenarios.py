@@ -1,6 +1,6 @@
-"""Named cases of the latest version per key, each built batch by batch and at once.
+"""Named cases of the latest version per key, each built batch by batch and by a rebuild.
 
-All cases share one table, with their name in the key: three builds test them all.
+All cases share one table, with the case's name in the key, so a few builds test them all.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def gone(k1: str, cursor: int | None, **more: Any) -> Row:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A table's batches, and its snapshot at the end.
+    """The batches of a raw table, and the latest table that is expected after them.
 
     Args:
         batches: rows in emission order.
@@ -119,7 +119,7 @@ VARIANTS = {"cursor": "'cursor'", "without": "none"}
 
 @pytest.fixture(scope="module")
 def snapshots(project: DbtProject, raw: RawSchema) -> dict[str, list[dict[str, Any]]]:
-    """Returns the rows of the table built batch by batch, and of the one built at once."""
+    """Returns the rows of the tables built batch by batch, and of the rebuilt ones."""
     raw.create("scenarios", COLUMNS)
     source = "source('shop', 'scenarios')"
     for variant, cursor in VARIANTS.items():

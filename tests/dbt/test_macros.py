@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from tests.dbt.dbtproject import DbtProject
 
-# a table that records its time: a CTE has no properties
+# a subquery: of a relation, the macro reads properties, which the CTE of a unit test lacks
 VERSIONS = "'(select * from ' ~ ref('versions') ~ ')'"
 WRAPPERS = {
     "latest": ("id, v", "deduped_latest(ref('versions'), 'id', 'at')"),
@@ -205,7 +205,7 @@ UNIT_TESTS = {
         "select 2L as _cq_batch, 'redelivery' as duplicate_kind",
     ),
     "newest_state": (
-        # two rows of one version: with the lower batch, at worst rows are read again
+        # of two rows of one version, the lower batch counts: at worst, rows are read again
         "state",
         """
         select 'shop.a.b' as key, value, version, timestamp '2025-01-01' as updated_at

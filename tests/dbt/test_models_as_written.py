@@ -1,4 +1,4 @@
-"""Models as people write them, staged, filtered, joined, renamed: each is right or refused."""
+"""SELECTs of models (staged, filtered, joined, renamed) give right results or are refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def shop(project: DbtProject, raw: RawSchema) -> Shop:
 
 @in_step
 def test_a_filter_before_the_dedupe_is_refused(shop: Shop) -> Steps:
-    """Closed and deleted rows would stay forever; the condition belongs in row_filter."""
+    """Closed and deleted rows would stay forever, so the condition must be in row_filter."""
     shop.raw.append("closed", 1, [row(1, 1), row(2, 1), row(3, 1)])
     shop.model("closed", READS % "closed" + " where status = 'open'")
     shop.model("careless", READS % "closed" + " where status = 'open'", strict=False)
@@ -59,7 +59,7 @@ def test_a_filter_before_the_dedupe_is_refused(shop: Shop) -> Steps:
 
 @in_step
 def test_a_version_that_is_left_out_is_refused_at_once(shop: Shop) -> Steps:
-    """Else a late, older version would be shown, as if there were no newer one."""
+    """Otherwise, an older version that arrives late would be shown although a newer one exists."""
     shop.raw.append("drafts", 1, [row(1, 10, "draft"), row(2, 1, "open")])
     kinds = ("drafts_latest", "drafts_history")
     for name in kinds:
@@ -68,7 +68,7 @@ def test_a_version_that_is_left_out_is_refused_at_once(shop: Shop) -> Steps:
         shop.model(f"{name}_whole", READS % "drafts", kind)
     for message in (yield shop.plan_messages(*kinds)).values():
         assert "its SELECT returns 1 of 2 new versions" in message
-    # nor can a table that was built from all of them be given a filter
+    # a filter is also refused if the table was built without it
     whole = tuple(f"{name}_whole" for name in kinds)
     assert (yield shop.plan_messages(*whole)) == dict.fromkeys(whole, FIRST)
     for name in whole:
@@ -80,7 +80,7 @@ def test_a_version_that_is_left_out_is_refused_at_once(shop: Shop) -> Steps:
 
 @in_step
 def test_a_filter_on_the_key_is_no_loss(shop: Shop) -> Steps:
-    """Only its author knows that: `strict: false` says so."""
+    """`strict: false` allows it, because only the author can know that no row is lost."""
     shop.raw.append("keyed", 1, [row(1, 1), row(200, 1)])
     shop.model("keyed", READS % "keyed" + " where id < 100", strict=False)
     yield shop.plan_build("keyed")
@@ -136,7 +136,7 @@ def test_several_raw_tables_say_where_a_row_is_from(shop: Shop) -> Steps:
     assert (yield shop.plan_build("regions")).startswith("MERGE to batch 2 of")
     assert shop.open_ids("regions") == dict.fromkeys((1, 3, 4), "open")
     assert (yield shop.plan_build("regions")) == "NO NEW BATCH"
-    # of a key in both, the later in the list wins
+    # for a key in both tables, the one later in the list wins
     shop.raw.append("eu", 3, [row(4, 9, "eu")])
     yield shop.plan_build("regions")
     assert shop.open_ids("regions")[4] == "open"
@@ -148,7 +148,7 @@ def test_several_raw_tables_say_where_a_row_is_from(shop: Shop) -> Steps:
 
 @in_step
 def test_what_it_reads_and_how_is_part_of_the_watermark(shop: Shop) -> Steps:
-    """Another table or expression: rebuilt, or refused if that is forbidden."""
+    """A model with another source or SELECT is rebuilt, or refused if that is forbidden."""
     shop.raw.append("moved", 1, [row(1, 1, "old")])
     shop.raw.append("edited", 1, [row(1, 1, "new"), row(2, 1, "new")])
     shop.raw.append("kept", 1, [row(1, 1, "x")])
@@ -169,7 +169,7 @@ def test_what_it_reads_and_how_is_part_of_the_watermark(shop: Shop) -> Steps:
 
 @in_step
 def test_through_ephemeral_models_to_the_raw_table(shop: Shop) -> Steps:
-    """delete_stale, proofs and the watermark see the raw table behind it; a change rebuilds."""
+    """delete_stale, tests and watermark use the raw table behind; a changed SELECT rebuilds."""
     shop.raw.append("viewed", 1, [row(1, 1), row(2, 1)])
     shop.raw.syncs("viewed", [{"batch": 1, "mode": "full_refresh"}])
     renamed = STAGED % ("status as state", "viewed")
@@ -194,7 +194,7 @@ def test_through_ephemeral_models_to_the_raw_table(shop: Shop) -> Steps:
 
 @in_step
 def test_a_table_between_raw_and_its_snapshot_is_refused(shop: Shop) -> Steps:
-    """Its rows do not show what it leaves out: a deleted row would stay, and the proof pass."""
+    """The table may leave out tombstones: a deleted row would stay, and the test would pass."""
     shop.raw.append("tabled", 1, [row(1, 1), row(2, 1), gone(2, 2)])
     living = READS % "tabled" + " where not _cq_deleted"
     shop.model("stg_tabled", living, "table", file_format="iceberg")
@@ -211,7 +211,7 @@ def test_a_table_between_raw_and_its_snapshot_is_refused(shop: Shop) -> Steps:
 
 @in_step
 def test_a_seed_may_stand_for_raw(shop: Shop) -> Steps:
-    """As in a project's own tests. No batch shows its changes: its rows do."""
+    """Useful in a project's own tests; each build is a rebuild, as no batch shows changes."""
     line = "{},{},open,shop,2025-01-01 00:00:00,1,{},7,false,1"
     header = f"id,cursor,status,{META.replace(', ', ',')}"
     shop.model("of_seed", "select * from {{ ref('raw_seed') }}")
@@ -238,7 +238,7 @@ def test_sample_is_refused(shop: Shop) -> Steps:
 
 @in_step
 def test_names_that_sql_would_trip_over(shop: Shop) -> Steps:
-    """Columns named like the package's own aliases, struct fields with a dash, capitals."""
+    """Columns with the names of the package's own aliases, quoted struct fields, capitals."""
     odd = {"at": 1, "since": 2, "place": 3, "newest": 4, "keys": 5}
     shop.raw.spark.sql(
         f"alter table {shop.raw.schema}.odd add columns ({', '.join(f'{n} int' for n in odd)})"
@@ -256,7 +256,7 @@ def test_names_that_sql_would_trip_over(shop: Shop) -> Steps:
     assert (yield shop.plan_messages(*names)) == dict.fromkeys(names, "MERGE to batch 2")
     wide = "struct<`a-b`: int, `c d`: struct<`e.f`: string>>"
     shop.raw.spark.sql(f"alter table {shop.raw.schema}.odd add columns (wide {wide})")
-    # Spark shows the type without quotes, so no statement can add the column: a rebuild does
+    # Spark shows the type without quotes, so the column cannot be added: the table is rebuilt
     for batch, word in ((3, "REBUILD"), (4, "MERGE")):
         values = {**odd, "wide": {"a-b": batch, "c d": {"e.f": "x"}}}
         shop.raw.append("odd", batch, [row(1, batch, "b", **values)])
@@ -271,7 +271,7 @@ def test_names_that_sql_would_trip_over(shop: Shop) -> Steps:
 
 @in_step
 def test_words_of_secrets_are_names_like_others(shop: Shop) -> Steps:
-    """Spark redacts properties that contain them: `url`, `password`, `token`."""
+    """Spark redacts properties that contain words such as `url`, `password` or `token`."""
     shop.raw.spark.sql(f"alter table {shop.raw.schema}.tokens add columns (url string)")
     shop.raw.append("tokens", 1, [row(1, 1, url="a"), row(2, 1, "password", url="b")])
     for kind in ("latest", "history"):
@@ -303,7 +303,7 @@ DIFFERS = "differs from the raw table"
 def _damage(
     shop: Shop, model: str, damages: Mapping[str, str]
 ) -> Generator[Command, Any, dict[str, set[str]]]:
-    """Damages a copy of a model in each way; returns the problems that each one's proof names."""
+    """Damages a copy of a model by each statement; returns the problems that its test names."""
     copies = {damage: f"{model}_{number}" for number, damage in enumerate(damages)}
     built = yield shop.plan_messages(*copies.values())
     assert set(built.values()) == {"REBUILD to batch 2"}
@@ -319,7 +319,7 @@ def _damage(
 
 @in_step
 def test_the_proof_of_a_snapshot(shop: Shop) -> Steps:
-    """The stored watermark and SELECT are the yardstick, not the table's remaining rows."""
+    """The test uses the stored watermark and SELECT, not the rows that remain in the table."""
     damages = {
         "delete from {t} where id = 3": MISSING,
         "delete from {t}": MISSING,
@@ -352,5 +352,5 @@ def test_the_proof_of_a_history(shop: Shop) -> Steps:
 
 
 def test_all_that_was_built_is_proved(shop: Shop, outcomes: Outcomes) -> None:
-    """Each model once, after its last build."""
+    """Tests each model once, after its last build."""
     shop.prove()

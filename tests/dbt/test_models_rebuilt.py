@@ -1,4 +1,4 @@
-"""What a merge cannot get right is rebuilt, or refused if that is forbidden."""
+"""A model that a merge cannot update correctly is rebuilt, or refused if that is forbidden."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def shop(project: DbtProject, raw: RawSchema) -> Shop:
 
 @in_step
 def test_a_table_that_something_else_wrote(shop: Shop) -> Steps:
-    """Its properties outlive `create or replace`: the watermark belongs to one Iceberg snapshot."""
+    """`create or replace` keeps properties, so the watermark names its Iceberg snapshot."""
     kinds, spark = ("latest", "history"), shop.project.spark
     shop.raw.append("written", 1, [row(1, 1), row(2, 1)])
     shop.raw.append("written", 2, [row(1, 2, "shut")])
@@ -41,7 +41,7 @@ def test_a_table_that_something_else_wrote(shop: Shop) -> Steps:
 
     models()
     assert (yield shop.plan_messages(*kinds)) == dict.fromkeys(kinds, "REBUILD to batch 2")
-    # for one run an ordinary table, with rows of the newest batch, too
+    # for one run, the models are ordinary tables, with rows of the newest batch, too
     models("table", file_format="iceberg")
     yield shop.plan_messages(*kinds)
     models()
@@ -58,7 +58,7 @@ def test_a_table_that_something_else_wrote(shop: Shop) -> Steps:
 
 @in_step
 def test_where_a_build_anew_is_forbidden(shop: Shop) -> Steps:
-    """It does not merge into rows of a build that broke off, nor into foreign ones."""
+    """A build does not merge into rows of an interrupted build or of another program."""
     table, spark = f"{shop.project.schema}.forbidden", shop.project.spark
     shop.raw.append("forbidden", 1, [row(1, 1), row(2, 1)])
     shop.model("forbidden", READS % "forbidden", full_refresh=False)
@@ -90,7 +90,7 @@ def test_every_reason_to_build_anew_is_refused_where_that_is_forbidden(shop: Sho
         shop.raw.append(table, 1, [row(1, 1), row(2, 1)])
 
     def models(**changed: dict[str, Any]) -> Command:
-        """Writes a model for each reason, to be built."""
+        """Writes a model for each reason; returns the command that builds them."""
         for name in ("key", "cursor", "kind", "plain", "stale", "typed"):
             config = {"kind": "deduped_latest", **changed.get(name, {})}
             if config["kind"].startswith("deduped"):
@@ -128,7 +128,7 @@ def test_every_reason_to_build_anew_is_refused_where_that_is_forbidden(shop: Sho
 
 @in_step
 def test_of_a_key_in_two_tables_the_later_in_the_list_tells(shop: Shop) -> Steps:
-    """Whatever the order of the source() calls, and even if its full refresh lacks the key."""
+    """For any order of the source() calls, and even if the later table's refresh lacks the key."""
     shop.raw.append("old", 1, [row(1, 1, "old"), row(2, 1, "old"), row(3, 1, "old")])
     shop.raw.append("new", 1, [row(1, 1, "new"), row(2, 1, "new")])
     select = (
@@ -159,7 +159,7 @@ def test_of_a_key_in_two_tables_the_later_in_the_list_tells(shop: Shop) -> Steps
 
 @in_step
 def test_what_is_joined_beside_raw(shop: Shop) -> Steps:
-    """A seed, a foreign table: no batch shows that they change, so each build is a rebuild."""
+    """No batch shows changes of a seed or of another table, so each build is a rebuild."""
     raw, spark = shop.raw, shop.project.spark
     spark.sql(
         f"create table {raw.schema}.rates using iceberg as select 1 as id, 2 as rate, 5 as old"
@@ -186,7 +186,7 @@ def test_what_is_joined_beside_raw(shop: Shop) -> Steps:
     assert (yield shop.plan_build("beside")) == "REBUILD to batch 1"
     [shown] = shop.project.rows("beside")
     assert (shown["label"], shown["rate"]) == ("Opened", 3)
-    # two columns change their names, which makes no snapshot
+    # two columns swap their names, which creates no snapshot
     for before, after in (("rate", "new"), ("old", "rate"), ("new", "old")):
         spark.sql(f"alter table {raw.schema}.rates rename column {before} to {after}")
     raw.append("beside", 2, [row(2, 1)])
@@ -217,7 +217,7 @@ def test_types_that_iceberg_stores_as_others(shop: Shop) -> Steps:
 
 @in_step
 def test_a_union_follows_a_column_that_raw_gains(shop: Shop) -> Steps:
-    """Its SELECT might compute from the new column, so old rows are computed again, once."""
+    """Its SELECT might use the new column, so old rows are recomputed once."""
     both = "source('shop', 'eu'), source('shop', 'us')"
     union = f"select * from ({{{{ strandline.union_raw([{both}]) }}}}) as both"
     names = ("union_latest", "union_history")
@@ -251,7 +251,7 @@ AROUND = {
 
 @in_step
 def test_rows_that_are_computed_from_other_versions(shop: Shop) -> Steps:
-    """A merge writes new versions, and leaves the rows of old ones as they were."""
+    """A merge would not update the rows of old versions, so the table is rebuilt."""
     raw = READS.partition("from ")[2] % "around"
     histories = ("window", "joined")
     models = [f"{name}_{'history' if name in histories else 'latest'}" for name in AROUND]
@@ -260,7 +260,7 @@ def test_rows_that_are_computed_from_other_versions(shop: Shop) -> Steps:
         shop.model(name, AROUND[select].format(raw=raw), f"deduped_{kind}")
     shop.raw.append("around", 1, [row(1, 1), row(2, 1)])
     assert set((yield shop.plan_messages(*models)).values()) == {"REBUILD to batch 1"}
-    # of key 1 a late version, of key 2 a new one
+    # a late version of key 1 and a new version of key 2
     shop.raw.append("around", 2, [row(1, 0, "late"), row(2, 2, "shut")])
     assert set((yield shop.plan_messages(*models)).values()) == {"REBUILD to batch 2"}
 
@@ -282,7 +282,7 @@ def test_rows_that_are_computed_from_other_versions(shop: Shop) -> Steps:
 
 @in_step
 def test_rows_that_are_computed_from_their_own_version(shop: Shop) -> Steps:
-    """However many steps that takes, and with line breaks in a text."""
+    """Such models are merged, even with several CTEs or with line breaks in a literal."""
     raw = READS.partition("from ")[2] % "rowwise"
     select = f"""
         with a as (select *, transform(array(id, cursor), x -> x + 1) as parts from {raw}),
@@ -300,7 +300,7 @@ def test_rows_that_are_computed_from_their_own_version(shop: Shop) -> Steps:
 
 @in_step
 def test_a_raw_table_that_was_rolled_back(shop: Shop) -> Steps:
-    """Later batches go on in numbers, and would be merged into what raw no longer has."""
+    """Batch numbers continue, so a merge would keep rows that the raw table no longer has."""
     both, raw = ("rolled_latest", "rolled_history"), f"{shop.raw.schema}.rolled"
     for name in both:
         shop.model(name, READS % "rolled", name.replace("rolled", "deduped"))
@@ -318,7 +318,7 @@ def test_a_raw_table_that_was_rolled_back(shop: Shop) -> Steps:
     assert (yield shop.plan_messages(*both)) == dict.fromkeys(both, "NO NEW BATCH")
     shop.raw.append("rolled", 4, [row(4, 4)])
     assert (yield shop.plan_messages(*both)) == dict.fromkeys(both, "MERGE to batch 4")
-    # what a tag keeps is out of the chain of parents once the commits after it have expired
+    # a tagged snapshot is cut off from the chain of parents once later commits have expired
     shop.project.spark.sql(f"alter table {raw} create tag january")
     for batch in (5, 6):
         shop.raw.append("rolled", batch, [row(batch, batch)])
@@ -326,7 +326,7 @@ def test_a_raw_table_that_was_rolled_back(shop: Shop) -> Steps:
     expire = f"call lake.system.expire_snapshots(table => '{raw}', "
     shop.project.spark.sql(f"{expire} older_than => timestamp '2999-01-01', retain_last => 1)")
     assert (yield shop.plan_messages(*both)) == dict.fromkeys(both, "MERGE to batch 6")
-    # but a chain that leads past what was read is enough, without the first commit
+    # the chain of parents must reach the snapshot that was read, not the first commit
     shop.raw.append("rolled", 7, [row(7, 7, "bad")])
     assert (yield shop.plan_messages(*both)) == dict.fromkeys(both, "MERGE to batch 7")
     shop.project.spark.sql(f"call lake.system.rollback_to_snapshot('{raw}', {good})")
@@ -338,7 +338,7 @@ def test_a_raw_table_that_was_rolled_back(shop: Shop) -> Steps:
 def test_a_join_with_files_that_no_name_stands_for(
     shop: Shop, tmp_path_factory: pytest.TempPathFactory
 ) -> Steps:
-    """Nobody is told that they change: each new batch builds the model anew."""
+    """Changes of files cannot be detected, so each new batch causes a rebuild."""
     files = f"{tmp_path_factory.mktemp('pathed')}/labels"
     write = shop.project.spark.sql("select 1 as id, 'one' as label").write
     write.parquet(files)
@@ -354,7 +354,7 @@ def test_a_join_with_files_that_no_name_stands_for(
 
 @in_step
 def test_what_is_computed_from_columns_of_raw_that_have_grown(shop: Shop) -> Steps:
-    """It may give something else for old rows, too, once: later batches are merged."""
+    """Results may change for old rows, so the table is rebuilt once; later batches are merged."""
     spark, table = shop.project.spark, f"{shop.raw.schema}.grown"
     spark.sql(f"alter table {table} add columns (price float, who struct<name: string>)")
     shop.raw.append("grown", 1, [row(1, 1, price=0.1), row(2, 1)])
@@ -393,7 +393,7 @@ def test_what_is_computed_from_columns_of_raw_that_have_grown(shop: Shop) -> Ste
 
 
 def test_all_that_was_built_is_proved(shop: Shop, outcomes: Outcomes) -> None:
-    """Each model once, after its last build."""
+    """Tests each model once, after its last build."""
     shop.prove()
 
 

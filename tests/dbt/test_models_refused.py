@@ -1,4 +1,4 @@
-"""Models that cannot be built: one clear message each, before anything is written."""
+"""Models that cannot be built end with one clear message, before anything is written."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def shop(project: DbtProject, raw: RawSchema) -> Shop:
 
 @pytest.fixture(autouse=True)
 def proved(shop: Shop) -> Iterator[None]:
-    """After each test, what it built is proved."""
+    """Runs the tests of the models that each test has built."""
     yield
     shop.prove()
 
@@ -151,7 +151,7 @@ def test_says_what_to_do(shop: Shop) -> None:
         assert not shop.has(name)
 
 
-# What Spark and Iceberg refuse anyway, before the table exists.
+# Spark and Iceberg refuse these models themselves, before the table exists.
 IMPOSSIBLE: dict[str, tuple[str, str, dict[str, Any]]] = {
     "no_type": ("latest", READ.replace("*", "*, null as note"), {}),
     "has_validity": ("history", READ.replace("*", "*, _cq_sync_time as valid_from"), {}),
@@ -172,7 +172,7 @@ def test_what_cannot_be_stored_is_an_error(shop: Shop) -> None:
 
 
 def test_what_only_looks_alike_is_built(shop: Shop) -> None:
-    """`strict: false` for words in texts and comments; names of columns need none."""
+    """Refused words in literals and comments need `strict: false`; in column names, they do not."""
     said = "status <> 'now' and status <> 'current_date; (select )' and cursor > 0"
     words = READ.replace("*", "*, 'now()' as `current_user`, status as uuid, 1 as current_date")
     shop.model("text", words + " -- is this all; or\n/* no; */", row_filter=said, strict=False)
@@ -193,12 +193,12 @@ def test_what_only_looks_alike_is_built(shop: Shop) -> None:
     assert shop.messages(*built) == dict.fromkeys(built, "REBUILD to batch 3")
     assert [one["order_id"] for one in shop.project.rows("renamed")] == [1]
     assert shop.build("careless") == "REBUILD to batch 1"
-    # its proof differs at each run, as it said
+    # its test fails because now() differs at each run
     shop.unproven.discard("careless")
 
 
 def test_a_union_of_one_table(shop: Shop) -> None:
-    """As a growing list begins: `_cq_table` is already in the key."""
+    """A list of tables that will grow may begin with one, with `_cq_table` already in the key."""
     kinds = ("union_latest", "union_history")
     for name in kinds:
         kind = name.replace("union", "deduped")
@@ -209,7 +209,7 @@ def test_a_union_of_one_table(shop: Shop) -> None:
 
 
 def test_without_its_ledger_a_model_does_not_guess_what_a_refresh_found(shop: Shop) -> None:
-    """The raw table has batches, so there was a ledger; its name may be misspelt."""
+    """The raw table has batches, so a ledger must exist; its name may be misspelt."""
     shop.model("unledgered", READ, delete_stale=True)
     flags = ("--vars", "{strandline__syncs_table: _cq_sincs}")
     refused = shop.build("unledgered", flags=flags)

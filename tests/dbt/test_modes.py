@@ -1,4 +1,4 @@
-"""docs/modes.md, row by row: one loader, one raw table, and the models for the modes."""
+"""The models of docs/modes.md (overwrite, deduplicate, slowly changing) on one raw table."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_modes(modes: Modes) -> None:
     latest = [(1, "second"), (2, "first"), (3, "first")]
     assert modes.rows("deduped") == modes.rows("overwritten_deduped") == latest
 
-    # full refresh: a generation that appends, overwrites, or hides what is gone
+    # full refresh: a new generation that models append, overwrite with, or hide deleted rows by
     modes.sync("--full-refresh")
     assert modes.raw()[4:] == [(2, 1, "second"), (2, 2, "first")]
     assert modes.rows("overwritten") == [(1, "second"), (2, "first")]
@@ -116,7 +116,7 @@ def test_modes(modes: Modes) -> None:
         (3, "first"): (False, False),
     }
 
-    # what comes after it belongs to it
+    # later syncs belong to the generation of the refresh
     modes.database.execute("insert into orders values (4, 'new', '2025-01-04 00:00:00Z')")
     modes.sync()
     now = [(1, "second"), (2, "first"), (4, "new")]
@@ -150,7 +150,7 @@ def test_a_query_asks_the_ledger_itself(modes: Modes) -> None:
     modes.database.execute("update orders set note = 'second' where id = 1")
     modes.loader.run("--full-refresh")
     assert asked() == after
-    # As between the commit of the rows and that of the ledger, or after a kill there.
+    # The state between the commits of rows and ledger, or after a crash there.
     modes.loader.rows("delete from raw._cq_syncs where batch = 2")
     assert asked() == before
     modes.loader.run()

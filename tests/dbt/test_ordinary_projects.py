@@ -1,4 +1,4 @@
-"""What people do with any dbt project: compile before a build, name a catalog, edit a seed."""
+"""Common dbt workflows: compile before a build, name a catalog, edit a seed, join a model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_it_compiles_before_anything_is_built(shop: Shop) -> None:
     shop.model("compiled", READS % "eu")
     told = shop.project.run("compile")
     assert {one.status for one in told.values()} == {"success"}, told
-    # but if a test is run, it says what is missing
+    # a test that is run names the missing table
     tested = shop.project.run("test", "--select", "compiled")
     assert "there is no table" in " ".join(one.message for one in tested.values())
     assert "there is no table" not in shop.build("compiled")
@@ -69,7 +69,7 @@ def test_a_target_schema_may_name_its_catalog(
     assert build() == ["REBUILD to batch 1"] * 2
     raw.append("dotted", 2, [row(1, 2), row(2, 2)])
     assert build() == ["MERGE to batch 2"] * 2
-    # what raw no longer holds stays
+    # rows that were deleted from the raw table stay
     spark.sql(f"delete from {raw.schema}.dotted where _cq_batch = 1")
     assert build() == ["NO NEW BATCH"] * 2
     assert all("--empty" in message for message in build("--empty"))
@@ -84,7 +84,7 @@ def test_a_target_schema_may_name_its_catalog(
 
 @in_step
 def test_a_source_schema_may_name_its_catalog(shop: Shop) -> Steps:
-    """dbt-spark knows no catalogs, so it is part of the schema; the watermark knows the table."""
+    """dbt-spark has no catalogs, so it is part of the schema; the watermark has the full name."""
     ledger = {"name": "_cq_syncs", "data_tests": [{"strandline.batches_complete": {"name": "far"}}]}
     shop.project.write(
         "models/far.yml",
@@ -154,7 +154,7 @@ def test_a_seed_that_changes_its_types_is_seen(shop: Shop) -> Steps:
 
 @in_step
 def test_a_column_that_raw_gains_comes_with_its_batch(shop: Shop) -> Steps:
-    """The loader adds it before its batch comes; until then no proof may fail because of it."""
+    """The loader adds the column before it appends the batch; no test may fail in between."""
     shop.raw.append("gains", 1, [row(1, 1)])
     for kind in ("latest", "history"):
         shop.model(f"gains_{kind}", READS % "gains", f"deduped_{kind}")
@@ -173,7 +173,7 @@ def test_a_column_that_raw_gains_comes_with_its_batch(shop: Shop) -> Steps:
 
 @in_step
 def test_a_latest_table_may_be_joined(shop: Shop) -> Steps:
-    """It has raw's columns but is no raw table: what joins it is rebuilt at each build."""
+    """It has a raw table's columns but is none, so a model that joins it is always rebuilt."""
     shop.model("known", READS % "us")
     shop.model(
         "beside",
@@ -188,7 +188,7 @@ def test_a_latest_table_may_be_joined(shop: Shop) -> Steps:
 
 @in_step
 def test_a_key_that_a_deleted_row_does_not_hold_is_refused(shop: Shop) -> Steps:
-    """Unless the model says that its key is computed from raw's key alone."""
+    """`strict: false` allows a key that is computed from the raw table's key alone."""
     shop.project.write(
         "models/keyed.yml",
         {
@@ -223,7 +223,7 @@ def test_a_key_that_a_deleted_row_does_not_hold_is_refused(shop: Shop) -> Steps:
 
 @in_step
 def test_a_column_that_somebody_renamed_in_a_latest_table(shop: Shop) -> Steps:
-    """Iceberg makes no snapshot for it: a proof shows it, and the next batch mends it."""
+    """A rename creates no Iceberg snapshot; the test fails, and the next batch rebuilds."""
     shop.raw.append("kept", 1, [row(1, 1, "old")])
     shop.model("renamed", READS % "kept")
     yield shop.plan_build("renamed")
@@ -236,7 +236,7 @@ def test_a_column_that_somebody_renamed_in_a_latest_table(shop: Shop) -> Steps:
 
 @in_step
 def test_a_key_and_a_condition_that_meet_the_proofs_own_words(shop: Shop) -> Steps:
-    """A column called as one of a proof's own; a comment at the end of a condition."""
+    """The key has the name of a test's own column, and a condition ends with a comment."""
     select = f"select id as actual_rows, cursor, status, {META} from {{{{ source('shop', 'eu') }}}}"
     shop.model("worded", select, unique_key="actual_rows")
     condition = {"arguments": {"row_condition": "status is not null -- only those"}}
@@ -246,5 +246,5 @@ def test_a_key_and_a_condition_that_meet_the_proofs_own_words(shop: Shop) -> Ste
 
 
 def test_all_that_was_built_is_proved(shop: Shop, outcomes: Outcomes) -> None:
-    """Each model once, after its last build."""
+    """Tests each model once, after its last build."""
     shop.prove()

@@ -1,4 +1,4 @@
-"""The dbt plugin starts the one JVM of a plain dbt command, and no error of it stops dbt."""
+"""The dbt plugin starts the only JVM of a dbt command, and its errors do not stop dbt."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TARGETS: dict[str, Any] = {
             "spark.sql.catalog.lake.type": "hadoop",
             "spark.sql.catalog.lake.warehouse": "{{ env_var('WAREHOUSE') }}",
             "spark.hadoop.planted.password": "hunter2hunter2",
-            # Of a variable that is not set: Spark does not start with an empty number.
+            # This variable is not set, and Spark does not start with an empty number.
             "spark.executor.memory": "{{ env_var('NOBODY_SETS_THIS', '') }}",
         },
     },
@@ -40,9 +40,9 @@ _TARGETS: dict[str, Any] = {
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A dbt project without the package, and a `java` that writes down how it is started."""
+    """A dbt project without the package, and a `java` that records its command lines."""
     folder = tmp_path / "project"
-    (tmp_path / "warehouse" / "built").mkdir(parents=True)  # dbt fails on a namespace without one
+    (tmp_path / "warehouse" / "built").mkdir(parents=True)  # dbt fails if a namespace has no folder
     (folder / "models").mkdir(parents=True)
     (folder / "models" / "one.sql").write_text(
         "{{ config(materialized='table', file_format='iceberg') }} select 1 as id\n"
@@ -145,7 +145,7 @@ for command in commands:
     assert outcome.success, (command, outcome.exception)
     assert not Path(started).exists(), command
 """
-"""Runs dbt's commands in one process, which takes dbt longest to start."""
+"""Runs several dbt commands in one process, because starting dbt takes longest."""
 
 
 def test_a_command_that_opens_no_session_starts_no_jvm(project: Path) -> None:
@@ -154,7 +154,7 @@ def test_a_command_that_opens_no_session_starts_no_jvm(project: Path) -> None:
 
 
 def test_an_error_of_the_plugin_leaves_the_start_to_spark(project: Path) -> None:
-    """`JAVA_HOME` names no Java: the plugin says so, and dbt reports Spark's own error."""
+    """If `JAVA_HOME` contains no Java, the plugin warns, and dbt reports Spark's own error."""
     shutil.rmtree(project.parent / "jdk")
     done = _dbt(project, "run")
     assert done.returncode != 0
@@ -165,7 +165,7 @@ def test_an_error_of_the_plugin_leaves_the_start_to_spark(project: Path) -> None
 
 
 def test_the_variable_turns_it_off(project: Path) -> None:
-    """Then Spark's launcher starts Java for the command line first: it need not get further."""
+    """Without the plugin, Spark starts its launcher first; the test lets that fail to save time."""
     java = project.parent / "jdk" / "bin" / "java"
     java.write_text(java.read_text().replace("\nexec ", "\nexit 1\nexec "))
     _dbt(project, "run", STRANDLINE_DBT_PLUGIN="off")

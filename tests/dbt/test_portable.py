@@ -1,6 +1,6 @@
-"""The package on DuckDB: integration_tests/ with its expected rows, and a bare project beside it.
+"""The package works on DuckDB: integration_tests/ with its expected rows, and a bare project.
 
-Each project has dbt to itself, in a process of its own: this process's dbt has Spark's adapter.
+Each project runs dbt in a process of its own, because this process has loaded Spark's adapter.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ for command in json.loads(sys.argv[1]):
 with open("results.json", "w") as file:
     json.dump(results, file)
 """
-"""Runs dbt's commands in one process, which takes dbt longest to start."""
+"""Runs several dbt commands in one process, because starting dbt takes longest."""
 
 
 def run_each(project: Path, *commands: Sequence[str]) -> list[dict[str, Any]]:
@@ -100,7 +100,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_integration_tests_build(database: Path) -> None:
-    """Each portable test passes on healthy seeds, and finds the faults of the others."""
+    """Each portable test passes on correct seeds and finds the faults of the others."""
     assert database.is_file()
 
 
@@ -148,7 +148,7 @@ BARE_SCHEMA = {
 
 @pytest.fixture(scope="module")
 def bare(database: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project with nothing but the package, which git has under a tag."""
+    """A project that installs only the package, from a git tag."""
     folder = tmp_path_factory.mktemp("bare")
     repository, tag = write_git_package(folder / "strandline.git")
     project = folder / "project"
@@ -178,7 +178,7 @@ def profiles(folder: Path) -> dict[str, Any]:
 
 
 def test_installed_from_a_git_tag(bare: Path) -> None:
-    """By `git:` and `revision:`; nothing else of the project is about the package."""
+    """The package works when it is installed by `git:` and `revision:`."""
     building = ["parse"], ["compile"], ["build", "--exclude", "hash"], ["docs", "generate"]
     for result in run_each(bare, ["deps"], *building):
         assert result["success"], result["exception"] or failed(result)

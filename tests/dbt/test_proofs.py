@@ -1,4 +1,4 @@
-"""Verdicts follow what changed: what held is not asked again, and nothing wrong slips through."""
+"""Tests store verdicts and later read only what has changed, without missing a fault."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AGAIN = ("--vars", "{strandline__prove_all: true}")
 
 
 def asks_after(one: Result, batch: int) -> bool:
-    """Returns whether a test has read only what came after a batch, or nothing at all."""
+    """Returns whether a test has read only rows of later batches, or none at all."""
     return f"_cq_batch > {batch}" in one.sql or asks_nothing(one)
 
 
@@ -32,7 +32,7 @@ def acknowledged(test: str, batches: Any) -> dict[str, Any]:
 
 @in_step
 def test_only_what_is_new_is_asked(project: DbtProject, raw: RawSchema) -> Steps:
-    """A fault in a new batch is found at once, and in each build and test until it is mended."""
+    """A fault in a new batch is found at once, and in each build and test until it is repaired."""
     orders = Proving(
         project, raw, "orders", {"latest": ALL, "history": ("matches_raw", "unique_key")}
     )
@@ -44,13 +44,13 @@ def test_only_what_is_new_is_asked(project: DbtProject, raw: RawSchema) -> Steps
     proved = yield orders.plan_build()
     assert (red(proved), len(proved)) == (set(), 7)
     assert len(orders.checks()) == 7
-    # all new batches, and the turn
+    # all new batches, and one bucket of keys in turn
     assert all("_cq_batch > 1" in asked and " in (1)" in asked for asked in orders.checks())
     assert all(asks_after(one, 2) for one in proved.values())
 
     orders.append(
         row(1, 3, "other"),  # the cursor of another version
-        row(2, 3, "v3"),  # again, in the window
+        row(2, 3, "v3"),  # the same again, in the window
         row(3, 4),
         row(3, 4),  # twice
         row(4, None),
@@ -66,7 +66,7 @@ def test_only_what_is_new_is_asked(project: DbtProject, raw: RawSchema) -> Steps
     assert red((yield orders.plan_build())) == wrong
     assert red((yield orders.plan_proof())) == wrong
 
-    # read again: that says which of the rows are right; those that came twice came twice
+    # loaded again: this shows which of the tied rows are right; duplicates stay duplicates
     orders.append(*days(6, 6, keys=(1, 2, 3, 4, 5)), generation=2)
     assert red((yield orders.plan_build())) == {"no_duplicates"}
     orders.meta = acknowledged("no_duplicates", 3)
@@ -81,7 +81,7 @@ def test_only_what_is_new_is_asked(project: DbtProject, raw: RawSchema) -> Steps
 
 @in_step
 def test_a_small_table_is_proved_in_one_task(project: DbtProject, raw: RawSchema) -> Steps:
-    """A rebuild of a small table shuffles nothing, and its verdicts are those of a large one."""
+    """The checks of a small table shuffle nothing, and find what those of a large one find."""
     small = ("--vars", "{strandline__rebuild_up_to_rows: 1000}")
     wares = Proving(project, raw, "wares", {"latest": ALL, "history": ("matches_raw",)})
     wares.append(*days(1, 2))
@@ -100,7 +100,7 @@ def test_a_small_table_is_proved_in_one_task(project: DbtProject, raw: RawSchema
 
 @in_step
 def test_an_old_fault_is_found_when_its_turn_comes(project: DbtProject, raw: RawSchema) -> Steps:
-    """Within thirty builds that had something to do, and its turn does not pass."""
+    """It is found within thirty builds with new batches, and in each build until it is repaired."""
     stock = Proving(project, raw, "stock", {"latest": ALL, "history": ("matches_raw",)})
     stock.append(*days(1, 1))
     stock.append(*days(2, 2))
@@ -136,7 +136,7 @@ def test_an_old_fault_is_found_when_its_turn_comes(project: DbtProject, raw: Raw
 
 @in_step
 def test_a_failing_check_does_not_stop_the_others(project: DbtProject, raw: RawSchema) -> Steps:
-    """Each has verdicts of its own, and an old fault is found beside one that nobody mends."""
+    """Each check has its own verdicts: an old fault is found while another check keeps failing."""
     goods = Proving(project, raw, "goods", {"latest": ("matches_raw", "no_duplicates")})
     goods.append(row(1, 1), row(2, 1), row(3, 1))
     goods.append(row(1, 1))
@@ -158,7 +158,7 @@ def test_a_failing_check_does_not_stop_the_others(project: DbtProject, raw: RawS
 
 @in_step
 def test_a_variable_proves_everything(project: DbtProject, raw: RawSchema) -> Steps:
-    """What a build finds with it stays red in ordinary builds and tests, too."""
+    """A fault that a build finds with `strandline__prove_all` fails later builds without it."""
     bills = Proving(project, raw, "bills", {"latest": (TIES,)})
     for day in (1, 2, 3):
         bills.append(*days(day, day))
@@ -177,7 +177,7 @@ def test_a_variable_proves_everything(project: DbtProject, raw: RawSchema) -> St
 
 @in_step
 def test_what_another_program_writes_is_found_at_once(project: DbtProject, raw: RawSchema) -> Steps:
-    """Tests look at everything then, and write nothing: a role that only reads has the answer."""
+    """Tests then read all rows; they write nothing, so a role that may only read can run them."""
     loans = Proving(project, raw, "token_urls", {"latest": ("matches_raw", TIES)})
     loans.append(*days(1, 1))
     loans.append(*days(2, 2))
@@ -198,12 +198,12 @@ def test_what_another_program_writes_is_found_at_once(project: DbtProject, raw: 
     assert red((yield loans.plan_proof())) == set()
     assert red((yield loans.plan_build())) == set()
 
-    # another program writes to the latest table: the tests find it, the next build mends it
+    # another program writes to the latest table: the tests fail, the next build repairs it
     raw.spark.sql(f"delete from {loans.built('latest')} where id = 1")
     assert red((yield loans.plan_proof())) == {"matches_raw"}
     assert red((yield loans.plan_build())) == set()
 
-    # rewritten files are the same rows
+    # rewritten files contain the same rows
     raw.spark.sql(
         f"call lake.system.rewrite_data_files(table => '{loans.built('latest')}', "
         "options => map('rewrite-all', 'true'))"
@@ -211,7 +211,7 @@ def test_what_another_program_writes_is_found_at_once(project: DbtProject, raw: 
     proved = yield loans.plan_proof()
     assert (red(proved), [asks_after(one, 3) for one in proved.values()]) == (set(), [True] * 2)
 
-    # without verdicts, as after a build by an older package: everything, and nothing is missed
+    # without verdicts, as after a build by an older package, the tests read everything
     loans.set("latest", "strandline.proved", "{}")
     proved = yield loans.plan_proof()
     assert (red(proved), [asks_after(one, 3) for one in proved.values()]) == (set(), [False] * 2)
@@ -219,7 +219,7 @@ def test_what_another_program_writes_is_found_at_once(project: DbtProject, raw: 
 
 @in_step
 def test_another_table_starts_from_the_beginning(project: DbtProject, raw: RawSchema) -> Steps:
-    """Raw dropped and loaded again, or shown as of an earlier batch."""
+    """The raw table was dropped and loaded again, or the model shows it as of an earlier batch."""
     rents = Proving(project, raw, "rents", {"latest": ("matches_raw", TIES)})
     for day in (1, 2):
         rents.append(*days(day, day))
@@ -228,7 +228,7 @@ def test_another_table_starts_from_the_beginning(project: DbtProject, raw: RawSc
     rents.write()
     proved = yield rents.plan_build()
     assert (red(proved), [asks_after(one, 1) for one in proved.values()]) == (set(), [True] * 2)
-    # a fault in a batch that the table does not show is not its own
+    # a fault in a batch that the model does not show is ignored
     rents.append(row(1, 2, "other"))
     assert red((yield rents.plan_build())) == set()
     rents.config = {}
@@ -252,7 +252,7 @@ def test_another_table_starts_from_the_beginning(project: DbtProject, raw: RawSc
 
 @in_step
 def test_how_a_test_is_configured(project: DbtProject, raw: RawSchema) -> Steps:
-    """Where the verdict is not that of single rows, everything is asked, and nothing stored."""
+    """A test whose config rules out a verdict by rows reads everything and stores no verdict."""
 
     def case(name: str, **config: Any) -> dict[str, Any]:
         arguments = config.pop("arguments", {})
@@ -294,7 +294,7 @@ def test_how_a_test_is_configured(project: DbtProject, raw: RawSchema) -> Steps:
     audit = f"{project.schema}_dbt_test__audit.kept_tolls_history"
     assert {one["id"] for one in project.rows(audit)} == {8, 9}
 
-    # disabled for a while: what came meanwhile is asked
+    # after it was disabled, a test reads the batches that came meanwhile
     tolls.tests = {"history": [case("erring", enabled=False)]}
     tolls.write()
     tolls.append(row(9, 5), row(8, 5), generation=2)
@@ -308,7 +308,7 @@ def test_how_a_test_is_configured(project: DbtProject, raw: RawSchema) -> Steps:
 
 @in_step
 def test_what_has_nothing_to_ask_asks_nothing(project: DbtProject, raw: RawSchema) -> Steps:
-    """Without a new batch, a build proves a share once a day."""
+    """Without a new batch, a build checks one bucket of keys once a day."""
     calm = Proving(project, raw, "calm", {"latest": ALL})
     calm.append(*days(1, 1))
     calm.append(*days(2, 2))
@@ -336,7 +336,7 @@ def test_what_has_nothing_to_ask_asks_nothing(project: DbtProject, raw: RawSchem
 
 @in_step
 def test_a_wrong_test_breaks_off_and_not_the_build(project: DbtProject, raw: RawSchema) -> Steps:
-    """Nor does a column that only some checks can read; a broken-off test is never proved."""
+    """The build and the other tests succeed; a test that ended with an error has no verdict."""
     wrong = [
         TIES,  # without a cursor
         {"no_duplicates": {"arguments": {"kinds": ["sometimes"]}}},
@@ -375,7 +375,7 @@ def test_a_wrong_test_breaks_off_and_not_the_build(project: DbtProject, raw: Raw
 def test_several_raw_tables_are_proved_each_by_its_own_batches(
     project: DbtProject, raw: RawSchema
 ) -> Steps:
-    """A key in two of them is no tie and no duplicate; an incident is one of its own table."""
+    """A key in two of them is no tie or duplicate; an incident is acknowledged for one table."""
     parts = {name: Proving(project, raw, name, {}) for name in ("north", "south")}
     project.write(
         "models/both.sql",

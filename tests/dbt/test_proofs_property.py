@@ -1,4 +1,4 @@
-"""Random batches, some with faults: tests that follow them say what tests of everything say."""
+"""On random batches, some with faults, tests of new batches agree with tests of all rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EVERYTHING = ("--vars", "{strandline__prove_all: true}")
 
 
 class Stream:
-    """A table that gets random batches: mostly right, as the loader would append them."""
+    """A table that receives random batches, mostly such as the loader would append."""
 
     def __init__(self, name: str, cursor: str, chance: random.Random) -> None:
         self.name, self.cursor, self.chance = name, cursor, chance
@@ -38,7 +38,7 @@ class Stream:
         return {"id": key, "at": at, "payload": payload, **more}
 
     def rows(self) -> list[Row]:
-        """Returns the next batch: new versions of some keys, and now and then what is wrong."""
+        """Returns the next batch: new versions of some keys, and sometimes faults."""
         self.batch += 1
         day, rows = 2 * self.batch, []
         for key in self.chance.sample([None, 1, 2, 3, 4, 5, 6], self.chance.randint(0, 3)):
@@ -62,7 +62,7 @@ class Stream:
 
 
 def red(results: dict[str, Result]) -> set[str]:
-    """Returns the tests that did not pass; none may have broken off, nor a model."""
+    """Returns the tests that warned or failed; no test or model may have ended with an error."""
     statuses = {one.status for one in results.values()}
     assert statuses <= {"success", "pass", "fail", "warn"}, results
     return {name for name, one in results.items() if one.status in ("fail", "warn")}
@@ -70,7 +70,7 @@ def red(results: dict[str, Result]) -> set[str]:
 
 @pytest.mark.slow
 def test_they_say_the_same(project: DbtProject, raw: RawSchema) -> None:
-    """STRANDLINE_STEPS and STRANDLINE_SEED make it longer and different."""
+    """STRANDLINE_STEPS sets the number of batches, STRANDLINE_SEED the random rows."""
     chance = random.Random(SEED)
     streams = []
     tables, models = [], []

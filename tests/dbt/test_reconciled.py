@@ -1,4 +1,4 @@
-"""The generic test `reconciled_recently`, case by case."""
+"""`reconciled_recently` names tables and buckets that were not verified or not repaired in time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.dbt.reconciled_cases import CASES, plant
 
 @pytest.fixture(scope="module")
 def results(project: DbtProject, raw: RawSchema) -> dict[str, Result]:
-    """Runs all cases in one dbt invocation: a test has its case's name."""
+    """Runs all cases in one dbt invocation; each test has the name of its case."""
     tests = []
     for name, case in CASES.items():
         plant(raw, name, case)
@@ -28,10 +28,10 @@ def results(project: DbtProject, raw: RawSchema) -> dict[str, Result]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_names_what_to_do(name: str, results: dict[str, Result], project: DbtProject) -> None:
-    """Severity, count and rows are what the case says, and no more rows."""
+    """The failing rows of the case's table are exactly those of the case."""
     case = CASES[name]
     found = [row for row in project.failing_rows(results[name]) if row["table_name"] == name]
-    assert results[name].status == "warn"  # those of other tables count, too
+    assert results[name].status == "warn"  # because of the rows of other tables
     assert len(found) == len(case.rows), found
     assert bool(case.rows) == (case.status == "warn")
     for wanted in case.rows:
@@ -39,7 +39,7 @@ def test_names_what_to_do(name: str, results: dict[str, Result], project: DbtPro
 
 
 def test_all_tables_at_once(results: dict[str, Result], project: DbtProject) -> None:
-    """Without arguments, every table that was ever compared is asked for the last day."""
+    """Without arguments, each table ever compared must have been verified in the last day."""
     [result] = [one for name, one in results.items() if name not in CASES]
     found = {(row["table_name"], row["bucket"]) for row in project.failing_rows(result)}
     assert found == {
@@ -53,7 +53,7 @@ def test_all_tables_at_once(results: dict[str, Result], project: DbtProject) -> 
 
 
 def test_a_schema_that_was_never_reconciled(project: DbtProject, raw: RawSchema) -> None:
-    """Without the loader's table the test fails with an answer, not an error."""
+    """Without the table `_cq_reconciled`, the test warns instead of ending with an error."""
     empty = RawSchema(raw.spark, f"{raw.schema}_never")
     test = {"name": "never_in_schema", "arguments": {"tables": ["orders", "items"]}}
     tests = [{"strandline.reconciled_recently": test}]

@@ -1,4 +1,4 @@
-"""The report reads the proofs of a real build, and the keys of the rows for which one fails."""
+"""The report reads the test results of a real build and the keys of failing rows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def shop(project: DbtProject, raw: RawSchema) -> Shop:
 
 
 def test_results_that_builds_have_stored(shop: Shop, project: DbtProject, raw: RawSchema) -> None:
-    """Without dbt's files, a page has the verdicts of the newest build; old ones give way."""
+    """Without dbt's artifacts, the page has the verdicts of the newest build, not older results."""
     raw.append("stored", 1, [row(1, 1), row(2, 2)])
     shop.model("stored_latest", STAGED % ("status", "stored"))
     tests = ["strandline.matches_raw", "strandline.no_cursor_ties", "strandline.unique_key"]
@@ -78,7 +78,7 @@ def test_results_that_builds_have_stored(shop: Shop, project: DbtProject, raw: R
     page = render_page(report)
     assert "2 of 3 proofs hold, as stored by builds in their tables" in page
     assert f"batch 2 of {raw.schema}.stored" in page
-    # results of the same day are dbt's own; older ones are replaced, if the table is the model's
+    # stored verdicts replace dbt's results only if those are old and the table is the model's
     assert add_stored_proofs(before, stored) == before
     old = replace(before, at="2025-01-01T10:00:00Z", proofs=[*before.proofs, OTHER])
     merged = add_stored_proofs(old, stored)
@@ -97,7 +97,7 @@ OTHER = Proof("test.p.other", "other", "stored_latest", "fail")
 
 
 def _read_comparisons(comparisons: FolderComparisons | LakeComparisons, schema: str) -> Any:
-    """Returns readers of which only the comparisons and their schema are read."""
+    """Returns readers of which only the comparisons and their schema are used."""
     return StatusReaders(None, schema, None, None, comparisons)  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""The generic test `row_hash_valid`: the loader's hash, computed from raw's columns in SQL."""
+"""The generic test `row_hash_valid` computes the loader's row hash in SQL and compares it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CREATED = (
 
 
 def _append(raw: RawSchema, table: str, sql: str, batch: int, renamed: str = "") -> None:
-    """Rows of a source, stamped by the loader; a type-specific column has the values of `note`."""
+    """Appends rows stamped by the loader; column `renamed`, if any, gets the values of `note`."""
     stamp = Stamp("shop", datetime(2025, 1, 1, tzinfo=timezone.utc), batch, 1)
     rows = stamp_rows(raw.spark.sql(sql), stamp)
     if renamed:
@@ -40,7 +40,7 @@ def _append(raw: RawSchema, table: str, sql: str, batch: int, renamed: str = "")
 
 @pytest.fixture(scope="module")
 def results(project: DbtProject, raw: RawSchema) -> dict[str, Result]:
-    """A table that was widened and gained a column and its variant; a copy with a changed value."""
+    """A table with widened columns, a new column and its variant; a copy with a changed value."""
     for table in ("right", "changed"):
         name = f"{raw.schema}.{table}"
         raw.spark.sql(f"create table {name} ({CREATED}, {META_COLUMNS}) using iceberg")
@@ -109,7 +109,7 @@ def test_a_row_that_somebody_changed_is_named(
 def test_a_model_stores_the_verdict(
     results: dict[str, Result], project: DbtProject, raw: RawSchema
 ) -> None:
-    """Of raw's rows, whatever the model makes of them; the fault stays red until it is mended."""
+    """The verdict is about the raw rows, for any SELECT; the test fails until the repair."""
     assert "the build has checked all rows" in results["hash_right_latest"].sql
     assert "_cq_batch > 3" in results["hash_changed_latest"].sql
     models = ("right_latest", "changed_latest")

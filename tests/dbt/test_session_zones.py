@@ -1,4 +1,4 @@
-"""A session in a time zone other than UTC: the same proofs, the same `as_of`."""
+"""Tests and `as_of` give the same results in a session with a time zone other than UTC."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AS_OF = (
 
 @pytest.fixture(params=ZONES)
 def zone(request: pytest.FixtureRequest, raw: RawSchema) -> Iterator[str]:
-    """The session's zone for one test."""
+    """Sets the session's time zone for one test."""
     before = raw.spark.conf.get(ZONE)
     raw.spark.conf.set(ZONE, request.param)
     yield request.param
@@ -30,13 +30,13 @@ def zone(request: pytest.FixtureRequest, raw: RawSchema) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def shop(project: DbtProject, raw: RawSchema) -> DbtProject:
-    """A correct table, and one whose state is an hour ahead; times, wall clocks, dates."""
+    """A correct table and one whose state is an hour ahead, with timestamps, local times, dates."""
     for table, ahead in (("right", 0), ("wrong", 1)):
         raw.create(table, "id int, at timestamp, wall timestamp_ntz, day date")
         batches = []
         for batch in (1, 2):
             at = sync_time(batch) - timedelta(minutes=1)
-            # the clock of a zone far in the east
+            # the local time of a zone far in the east
             wall = (at + timedelta(hours=13)).replace(tzinfo=None)
             row = {"id": batch, "at": at, "wall": wall, "day": wall.date()}
             raw.append(table, batch, [*batches, row])
@@ -124,7 +124,7 @@ def test_a_time_is_utc(shop: DbtProject, zone: str) -> None:
 
 
 def test_a_history_by_dates_and_wall_clocks(shop: DbtProject, zone: str) -> None:
-    """They count as UTC: in another zone, versions of one day would begin on another."""
+    """They count as UTC; otherwise, a version would begin on the wrong day."""
     results = shop.run("run", "--full-refresh", "--select", "by_wall", "by_day")
     assert {one.status for one in results.values()} == {"success"}, results
     for column in ("wall", "day"):

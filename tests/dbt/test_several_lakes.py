@@ -1,7 +1,7 @@
-"""One project over several raw schemas, with names set for the package, beside another package.
+"""One project over several raw schemas, with variables of the package and with another package.
 
-Tests find state and ledger through the graph: `var()` in a test of the root project does not see
-what a project sets for this package alone.
+Tests find state and ledger through dbt's graph: `var()` in a test of the root project does not see
+variables that are set for this package alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OF_PACKAGE = {
 }
 KEY = {"unique_key": "id", "cursor_field": "at"}
 AHEAD = {"batch": 9, "cursor": None, "cursor_field": "at", "generation": 1}
-# a package whose macros and tests have our names, and one that overrides nothing
+# another package, whose macros and tests have the names of ours; it must not be called
 UTILS = """
 {% macro not_ours() %}{{ exceptions.raise_compiler_error("dbt_utils was asked") }}{% endmacro %}
 {% macro _quote(name) %}{{ dbt_utils.not_ours() }}{% endmacro %}
@@ -93,7 +93,7 @@ def _of_state(schema: str, **arguments: Any) -> dict[str, Any]:
 
 
 def _problems(project: DbtProject, results: Mapping[str, Result]) -> dict[str, str]:
-    """Returns, by test, what is wrong with the first of its failing rows."""
+    """Returns, by failing test, the problem of its first failing row."""
     found = {}
     for name, one in results.items():
         if one.status == "skipped":  # a model that reads the ledger
@@ -106,7 +106,7 @@ def _problems(project: DbtProject, results: Mapping[str, Result]) -> dict[str, s
 
 @pytest.fixture(scope="module")
 def lakes(spark: SparkSession) -> dict[str, Lake]:
-    """Three schemas with different names; the third's cursors are in a fourth."""
+    """Three raw schemas with their own table names; the third one's state is in a fourth schema."""
     names = {"state_table": "cursors", "syncs_table": "Attempts"}
     lakes = {schema: Lake(spark, schema, **names) for schema in ("lake_eu", "lake_us", "lake_by")}
     for schema, lake in lakes.items():
@@ -120,7 +120,7 @@ def lakes(spark: SparkSession) -> dict[str, Lake]:
 def test_names_that_are_set_for_the_package(
     lakes: dict[str, Lake], spark: SparkSession, tmp_path: Path
 ) -> None:
-    """They are beside each table, or where its source says; another package's names do nothing."""
+    """State and ledger are found in each raw schema, or in the schema that a source declares."""
     variables = {
         "strandline__raw_schema": "lake_eu",
         "strandline__state_table": "cursors",
@@ -155,7 +155,7 @@ def test_names_that_are_set_for_the_package(
 def test_what_is_missing_fails_unless_it_is_declared(
     lakes: dict[str, Lake], spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Default names instead of the real ones: no proof passes by finding nothing."""
+    """With the default names instead of the real ones, no test passes for lack of rows."""
     project = _project(spark, tmp_path, "missing", {"strandline__raw_schema": "lake_eu"})
     us = _source("lake_us", state="_cq_state", state_in_lake=False)
     sources = [_source("lake_eu"), us]
@@ -176,7 +176,7 @@ def test_what_is_missing_fails_unless_it_is_declared(
 
 
 def test_a_project_before_its_first_sync(spark: SparkSession, tmp_path: Path) -> None:
-    """The package builds; a test of a missing table says so in one line."""
+    """The package builds, and a test of a missing table says how to create it."""
     project = _project(spark, tmp_path, "fresh", {"strandline__raw_schema": "lake_to_come"})
     sources = [_source("lake_to_come", state="_cq_state")]
     project.write("models/sources.yml", {"sources": sources})
@@ -195,7 +195,7 @@ def test_a_project_before_its_first_sync(spark: SparkSession, tmp_path: Path) ->
 def test_an_incident_stays_known(
     lakes: dict[str, Lake], spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Once acknowledged with who, when and why, it no longer fails, and a model lists it."""
+    """Acknowledged with who, when and why, it no longer fails a test, and a model lists it."""
     lake = Lake(spark, "lake_ack")
     lake.create("orders", "id int, at timestamp")
     lake.append("orders", 1, [{"id": 1, "at": sync_time(1)}, {"id": 2, "at": sync_time(1)}])

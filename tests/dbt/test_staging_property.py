@@ -1,4 +1,4 @@
-"""Models over staging, with row_filter, over several raw tables: merged = defined, and proved."""
+"""Models over staging, with row_filter or of several raw tables equal their definition."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def model(kind: str, select: str, **config: Any) -> str:
 
 @pytest.fixture(scope="module")
 def written(project: DbtProject, raw: RawSchema) -> None:
-    """The models. No manifest is kept: dbt injects an ephemeral model into it only once."""
+    """Writes the models. No manifest is kept: dbt injects ephemeral models into it only once."""
     for table in TABLES:
         raw.create(table, COLUMNS)
     project.write("models/stg_ephemeral.sql", "{{ config(materialized='ephemeral') }}" + STAGED)
@@ -82,7 +82,7 @@ def shown(row: Row) -> bool:
 
 
 def raw_rows(project: DbtProject, raw: RawSchema) -> list[Row]:
-    """Returns all rows of the raw tables, each with its table and that one's place."""
+    """Returns all rows of the raw tables, each with its table and the table's position."""
     return [
         {**row, "_cq_table": f"{raw.schema}.{table}", "_cq_table_rank": place + 1, "_place": place}
         for place, table in enumerate(TABLES)
@@ -111,7 +111,7 @@ def stripped(row: Row, way: str) -> Row:
 
 @pytest.mark.slow
 def test_merged_is_defined_and_proved(project: DbtProject, raw: RawSchema, written: None) -> None:
-    """Batches come one by one, each table at its own pace."""
+    """Each table receives one or two batches before a build, or none."""
     drawn = {name: Histories.drawn(seed, HISTORIES, BATCHES) for seed, name in enumerate(TABLES)}
     numbers = dict.fromkeys(TABLES, 0)
     pace = Random(7)
@@ -122,7 +122,7 @@ def test_merged_is_defined_and_proved(project: DbtProject, raw: RawSchema, writt
                 number = numbers[table] = numbers[table] + 1
                 if number <= BATCHES:
                     raw.append(table, number, drawn[table].batches[number - 1])
-        # the proofs of the first table and of the first merge are in test_models_as_written.py
+        # test_models_as_written.py runs the tests after the first build and the first merge
         results = project.run("build" if build > 1 else "run", "--select", *models)
         assert {one.status for one in results.values()} <= {"success", "pass"}, results
         steps = {name: results[name].message.split()[0] for name in models}

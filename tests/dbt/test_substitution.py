@@ -1,4 +1,4 @@
-"""Names with `${`, and texts that leave their literals, in a session that is not the loader's."""
+"""Names with `${` are refused where Spark would substitute variables; texts stay literals."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MACRO += "{{ strandline.deduped_latest(source('shop', 'named'), 'id') }}"
 
 @pytest.fixture
 def substituting(spark: SparkSession) -> Iterator[None]:
-    """A session as Spark makes it by default."""
+    """Turns variable substitution on, as in a default Spark session."""
     before = spark.conf.get(SUBSTITUTION)
     spark.conf.set(SUBSTITUTION, "true")
     yield
@@ -38,7 +38,7 @@ def test_each_session_of_the_loader_takes_names_as_they_are(
     for session in (sibling(spark), sibling(sibling(spark))):
         [row] = session.sql("select 1 as `${env:STRANDLINE_MARKER}`").collect()
         assert row.asDict() == {"${env:STRANDLINE_MARKER}": 1}
-    # Settings are expanded all the same: the profile's folder for a catalog that stays empty.
+    # Settings are still expanded: here, the profile's folder of a catalog that stays empty.
     conf: Any = spark._jsparkSession.sessionState().conf()
     folder = spark._jvm.java.lang.System.getProperty("java.io.tmpdir")  # type: ignore[union-attr]
     assert conf.warehousePath().removeprefix("file:") == folder
@@ -46,7 +46,7 @@ def test_each_session_of_the_loader_takes_names_as_they_are(
 
 @pytest.fixture(scope="module")
 def hostile(raw: RawSchema, project: DbtProject) -> DbtProject:
-    """A table whose name, one whose column and one whose comment try to get at the environment."""
+    """Tables whose name, column or comment tries to read an environment variable."""
     for number, (table, column) in enumerate({NAME: "a", "column": COLUMN, "fine": "a"}.items()):
         raw.create(f"`{table}`", f"id int, `{column}` string")
         raw.append(f"`{table}`", 1, [{"id": number, column: "x"}])
@@ -96,13 +96,13 @@ def test_the_package_refuses_such_a_name_where_spark_would_replace_it(
 
     named = {"named_latest", "named_history", "macro"}
     assert run() == named
-    # `select *` of such a column needs its name only in a merge
+    # with `select *`, the column's name is only needed in a merge
     column = ("column_latest", "column_history")
     for name in column:
         assert COLUMN in sibling(spark).table(f"{hostile.schema}.{name}").columns
     raw.append("column", 2, [{"id": 1, COLUMN: "y"}])
     assert run() == {*named, *column}
-    # Literals need no setting: a comment is a comment, whatever it holds.
+    # Literals need no setting: any comment is stored as it is.
     for kind in ("latest", "history"):
         rows = sibling(spark).sql(f"describe extended {hostile.schema}.fine_{kind}").collect()
         told = {row["col_name"]: row for row in rows}

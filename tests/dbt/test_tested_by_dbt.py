@@ -1,4 +1,4 @@
-"""dbt features on the generic tests: `where`, `--empty`, `--defer`, disabled models, odd names."""
+"""dbt features with the generic tests: `where`, `--empty`, `--defer`, disabled models, names."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ RECORDS = {
     "inclusive_cursor": "_cq_syncs",
     "state_consistent": "_cq_state",
 }
-"""The tests that judge all raw tables, by the loader's table that they are of."""
+"""The tests that cover all raw tables, with the loader's table to which each is attached."""
 MODEL = """
 {{{{ config(
     materialized='deduped_latest', unique_key={key}, meta={{'strandline': {{'cursor_field': 'at'}}}}
 ) }}}}
 select * from {{{{ source('shop', '{table}') }}}}
 """
-# odd names for a key; names that our SQL uses itself
+# names of key columns that the package's SQL uses itself or that need quotes
 KEYS = ("since", "place", "cursor", "batch", "value", "version", "newest", "Key of it", "order")
 
 
@@ -121,7 +121,7 @@ def shop(project: DbtProject, raw: RawSchema) -> DbtProject:
 def test_where_narrows_what_judges_rows_and_is_refused_by_what_judges_tables(
     shop: DbtProject,
 ) -> None:
-    """Of a model that a materialization built, `where` narrows the versions behind its rows."""
+    """For a model of our materializations, `where` narrows the versions behind its rows."""
     models = ["orders_latest", "OddLatest"]
     own = ["cq_sync_log", "cq_state_current"]
     built = shop.run("run", "--select", *models, *own)

@@ -1,4 +1,4 @@
-"""The package over a Spark Thrift server, as BI tools and dbt Cloud use it."""
+"""The package works over a Spark Thrift server, as BI tools and dbt Cloud use it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROW_TESTS = [
 
 @pytest.fixture(scope="module")
 def port(spark: SparkSession) -> Iterator[int]:
-    """A Thrift server on the suite's own Spark; returns its port."""
+    """Starts a Thrift server on the suite's own Spark; yields its port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         number: int = free.getsockname()[1]
@@ -44,7 +44,7 @@ def port(spark: SparkSession) -> Iterator[int]:
 
 
 def test_builds_over_thrift(spark: SparkSession, raw: RawSchema, port: int, tmp_path: Path) -> None:
-    """A first build, then one with a new batch: models, snapshot, history and tests."""
+    """Builds and tests all models, then builds them again with a new batch."""
     thrift = {"type": "spark", "method": "thrift", "host": "127.0.0.1", "port": port, "threads": 2}
     project = DbtProject(
         spark,

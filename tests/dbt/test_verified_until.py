@@ -1,4 +1,4 @@
-"""`verified_until`: all who compute it agree with its definition, over random histories."""
+"""All implementations of `verified_until` agree with its definition on random histories."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ SEED = int(os.environ.get("STRANDLINE_SEED", "1"))
 NOW = dt.datetime.now(dt.timezone.utc).replace(microsecond=0)
 WITHIN = 24
 KEYS = range(8)
-"""Hashes of keys: each number of buckets (1, 2, 4) puts each key into a bucket."""
+"""Hashes of keys; a key's bucket is its hash modulo the number of buckets (1, 2 or 4)."""
 
 
 @dataclass
 class History:
-    """The comparisons and full refreshes of one table, in the order of time."""
+    """The comparisons and full refreshes of one table, ordered by time."""
 
     source: str
     table: str
@@ -38,7 +38,7 @@ class History:
     refreshes: list[SyncRecord] = field(default_factory=list)
 
     def plan(self, chance: random.Random) -> None:
-        """Adds random events: most tables have one number of buckets for most of the time."""
+        """Adds random comparisons and refreshes; the number of buckets changes rarely."""
         ages = [chance.uniform(0, 71) for _ in range(chance.randint(1, 14))]
         # The hour before the limit stays empty, because the tests themselves take time.
         hours = sorted((age + (age > WITHIN - 1) for age in ages), reverse=True)
@@ -80,7 +80,7 @@ class History:
                 )
 
     def find_verified_until(self) -> dt.datetime | None:
-        """Tries every time: was each key verified since, in one way, and by what still counts?"""
+        """Returns the newest time since which comparisons that count have verified all keys."""
         newest = self.compared[-1]
         refresh = max(
             (each for each in self.refreshes if each.mode != "incremental" and each.batch),
@@ -120,7 +120,7 @@ class History:
 
 @pytest.fixture(scope="module")
 def histories(raw: RawSchema) -> Sequence[History]:
-    """Random histories in one lake; sources share some of the tables."""
+    """Random histories in one lake; two sources share some of the tables."""
     chance = random.Random(SEED)
     histories = []
     for number in range(TABLES):
@@ -169,7 +169,7 @@ RULES = {
     "columns left out": lambda each: _with_one(each, columns_left_out=None),
     "runs of a refresh": lambda each: _with_one(each, run_id="other"),
 }
-"""By rule: what a history without its subject is."""
+"""By rule: a function that removes from a history what the rule is about."""
 
 
 def test_model_and_readers(
@@ -201,7 +201,7 @@ def _to_micros(
 
 
 def test_on_duckdb(project: DbtProject, raw: RawSchema, histories: Sequence[History]) -> None:
-    """The macro's SQL, as compiled for Spark, has the same result there."""
+    """The macro's SQL, as compiled for Spark, has the same result on DuckDB."""
     project.write(
         "models/verified.sql",
         "{{ config(materialized='table') }} {{ strandline._verified_tables("
@@ -226,7 +226,7 @@ def test_on_duckdb(project: DbtProject, raw: RawSchema, histories: Sequence[Hist
 def test_the_test_asks_for_it(
     project: DbtProject, raw: RawSchema, histories: Sequence[History]
 ) -> None:
-    """`within` is the age of `verified_until`, for each source of a table."""
+    """`within` limits the age of `verified_until`, for each source of a table."""
     test = {"strandline.reconciled_recently": {"name": "recent", "arguments": {"within": WITHIN}}}
     table = {"name": "_cq_reconciled", "data_tests": [test]}
     project.write(

@@ -1,4 +1,4 @@
-"""In a catalog that has views, models see through staging views, production's included."""
+"""In a catalog with views, models find the raw table behind staging views, also with --defer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STAGED = (
 def catalog(
     spark: SparkSession, postgres_database: Database, tmp_path: Path
 ) -> Iterator[SparkSession]:
-    """The session in an Iceberg catalog in PostgreSQL, which has views."""
+    """Switches the session to an Iceberg catalog in PostgreSQL, which supports views."""
     settings = {
         "": "org.apache.iceberg.spark.SparkCatalog",
         ".type": "jdbc",
@@ -88,7 +88,7 @@ def test_views(catalog: SparkSession, tmp_path: Path) -> None:
     raw.append("orders", 2, [{"id": 1, "cursor": 2, "status": "shut"}])
     assert build() == "MERGE to batch 2"
     assert states("prod") == {1: "shut"}
-    # the view's SELECT is different now, whoever changed it
+    # a changed SELECT of the view causes a rebuild
     project.write("models/stg_orders.sql", STAGED % "upper(status)")
     assert build() == "REBUILD to batch 2"
     assert states("prod") == {1: "SHUT"}
@@ -106,13 +106,13 @@ def test_views(catalog: SparkSession, tmp_path: Path) -> None:
     target.rename(project.folder / "prod")
     state = ("--state", str(project.folder / "prod"), "--target", "dev")
     assert "'delta'" in project.run("clone", *state)["orders"].message
-    # a snapshot here over the view there
+    # a latest table in dev over the view in prod
     raw.append("orders", 3, [{"id": 2, "cursor": 3, "status": "open"}])
     defer = ("--defer", "--favor-state")
     assert build("build", "--select", "orders", *defer, *state) == "REBUILD to batch 3"
     assert states("dev") == {1: "SHUT", 2: "OPEN"}
 
-    # a source that is a view does not show what it leaves out of raw
+    # a source that is a view is refused: it may leave out rows of the raw table
     living = f"select * from {raw.schema}.orders where not _cq_deleted"
     catalog.sql(f"create view {raw.schema}.living as {living}")
     project.write(

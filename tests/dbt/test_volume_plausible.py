@@ -1,4 +1,4 @@
-"""The test `volume_plausible` on days of syncs, with and without outliers."""
+"""`volume_plausible` warns if yesterday's rows are far more or fewer than on the days before."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CASES: dict[str, tuple[list[int], str | None]] = {
 
 
 def _days(rows: Sequence[int]) -> list[dict[str, Any]]:
-    """Returns two syncs of each day, the last of which is yesterday."""
+    """Returns two syncs of each day; the last day is yesterday."""
     entries: list[dict[str, Any]] = []
     for ago, count in zip(range(len(rows), 0, -1), rows, strict=True):
         start = TODAY - dt.timedelta(days=ago)

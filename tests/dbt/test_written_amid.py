@@ -1,4 +1,4 @@
-"""What something else writes during a build, after the build has looked at its table."""
+"""A write by another program during a build is detected by the next build or test."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ ROWS = 60
 
 
 class Amid:
-    """Deletes a row of a table, once, around a statement of its build."""
+    """Deletes a row of a table, once, before or after a statement of the table's build."""
 
     def __init__(self, schema: str) -> None:
         self.schema = schema
         self.written: set[str] = set()
 
     def install(self, monkeypatch: pytest.MonkeyPatch, statement: str, *, after: bool) -> None:
-        """Waits for a statement that contains a text, such as `merge into {table} as`."""
+        """Patches Spark to delete it at a statement with a text such as `merge into {table} as`."""
         run = SparkSession.sql
 
         def amid(session: SparkSession, text: str, *more: Any, **given: Any) -> Any:
@@ -49,7 +49,7 @@ def shop(project: DbtProject, raw: RawSchema) -> Shop:
 
 @pytest.fixture(autouse=True)
 def proved(shop: Shop) -> Iterator[None]:
-    """After each test, what it built is proved."""
+    """Runs the tests of the models that each test has built."""
     yield
     shop.prove()
 
@@ -64,7 +64,7 @@ def proved(shop: Shop) -> Iterator[None]:
 def test_it_is_not_vouched_for(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, raw_table: str, statement: str, after: bool
 ) -> None:
-    """Otherwise, the watermark would name its commit, and no later build would look again."""
+    """If the watermark named the foreign commit, no later build would detect it."""
     schema, sql = shop.project.schema, shop.project.spark.sql
 
     def vouched_for(name: str) -> bool:
@@ -80,7 +80,7 @@ def test_it_is_not_vouched_for(
     for name in KINDS:
         shop.model(name, READS % raw_table, f"deduped_{name}")
     assert shop.messages(*KINDS) == dict.fromkeys(KINDS, "REBUILD to batch 1")
-    for name in KINDS:  # so many files that each merge puts them together
+    for name in KINDS:  # so many files that each merge compacts them
         sql(f"alter table {schema}.{name} add partition field bucket(200, id)")
         sql(
             f"call lake.system.rewrite_data_files(table => '{schema}.{name}', "
@@ -104,7 +104,7 @@ def test_it_is_not_vouched_for(
 def test_the_next_run_sees_what_was_written_to_raw_after_the_proof(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run that built the table uses its own verdict, and does not look at raw again."""
+    """The run that built the table uses its own verdict and does not read the raw table again."""
     run, stored, later = SparkSession.sql, f"alter table {shop.project.schema}.forged", []
 
     def amid(session: SparkSession, text: str, *more: Any, **given: Any) -> Any:
