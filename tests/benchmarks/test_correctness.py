@@ -1,4 +1,4 @@
-"""The correctness benchmark: strandline under its writers, and whether it counts correctly."""
+"""The correctness benchmark: no loss under live writers, and every difference is counted."""
 
 from __future__ import annotations
 

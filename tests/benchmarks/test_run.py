@@ -1,4 +1,4 @@
-"""The benchmark runs, checks what it measures, and keeps the figures that it does not replace."""
+"""The benchmark runs, checks its measurements, and keeps the figures that it does not replace."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.slow
 def test_rows_of_small_tables_are_measured(tmp_path: Path) -> None:
-    """Without dlt, which has an environment of its own that the suite does not need."""
+    """Runs without dlt, which would need an environment of its own."""
     results, samples = tmp_path / "RESULTS.md", tmp_path / "samples.json"
     options = {
         "--only": "1,4",
@@ -83,7 +83,7 @@ def test_time_on_the_clock_counts_what_overlaps_once() -> None:
 
 
 def test_a_process_about_to_start_a_program_is_not_counted_twice() -> None:
-    """Until it runs the program it is a copy of its parent, with all its memory."""
+    """Between fork and exec, a child shares all memory of its parent."""
     forks = 'import os; held = b"x" * 10**8; os.fork(); print(flush=True); os.read(0, 1)'
     with subprocess.Popen(
         [sys.executable, "-c", forks], stdin=subprocess.PIPE, stdout=subprocess.PIPE

@@ -1,4 +1,4 @@
-"""`make demo` keeps its word: it ends well, says what it should, and leaves the clone as it was."""
+"""`make demo` succeeds, prints the expected story, and changes no tracked file."""
 
 from __future__ import annotations
 
@@ -106,8 +106,7 @@ def _contents(clone: Path) -> dict[str, str]:
 
 
 def _environment() -> dict[str, str]:
-    # A distant time zone and a JVM for short work, like the whole suite; and what a user may have
-    # exported.
+    # The suite's JVM options and time zone, and targets that a user may have exported.
     return {
         "SPARK_SUBMIT_OPTS": os.environ["SPARK_SUBMIT_OPTS"],
         "PATH": os.environ["PATH"],

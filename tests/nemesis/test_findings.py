@@ -1,4 +1,4 @@
-"""Each invariant passes if all is right, and names what is wrong."""
+"""Each invariant passes on correct data and otherwise names the violation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedules follow from the seed, survive a file, and shrink to what made them fail."""
+"""Schedules are reproducible from a seed or a file, and shrink to the operations that fail."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_schedule_is_replayed_from_its_file() -> None:
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_can_be_planted(name: str) -> None:
-    """The code that it changes still exists: otherwise the nemesis would look for nothing."""
+    """The code that the fault changes must still exist; otherwise, nothing would be tested."""
     with planted(name):
         pass
 

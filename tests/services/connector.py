@@ -1,7 +1,7 @@
-"""A small connector of the Airbyte protocol, which behaves as the real ones were seen to.
+"""A small Airbyte connector that behaves as real ones have been observed to behave.
 
-It reads its records from a file, from an inclusive cursor on, and sends a state after every few of
-them. Its configuration can make it do what a connector may do on a bad day. Run as a program:
+It reads records from a file, starting at an inclusive cursor, and sends a state after every few of
+them. Its configuration can make it misbehave. Run as a program:
 
     python connector.py spec | check | discover | read --config … [--catalog …] [--state …]
 """
@@ -40,7 +40,7 @@ def state_of(form: str, states: dict[str, Any], name: str, count: int) -> dict[s
 
 
 def known(path: str | None) -> dict[str, Any]:
-    """Returns the states of the streams that the loader has given back."""
+    """Returns the states of the streams that the loader has passed in."""
     given = json.loads(Path(path).read_text()) if path else []
     if isinstance(given, dict):
         return given
@@ -52,7 +52,7 @@ def known(path: str | None) -> dict[str, Any]:
 
 
 def misbehave(step: dict[str, Any]) -> None:
-    """Does what a connector may do on a bad day."""
+    """Misbehaves in one of the ways in which a connector may fail."""
     for name in step.get("deaf", ()):
         signal.signal(signal.Signals[name], signal.SIG_IGN)
     if "raw" in step:

@@ -1,4 +1,4 @@
-"""Checks of the bridge, for the environment that has CloudQuery's packages.
+"""Tests of the CloudQuery bridge, for the environment that has CloudQuery's packages.
 
 PYTHONPATH=loader python cq_bridge.py
 """
@@ -30,7 +30,7 @@ Write = plugin_pb2.Write
 
 
 class Context:
-    """A call, whose client may go away.
+    """The context of a call whose client may disconnect.
 
     Args:
         peer: the client's connection.
@@ -48,12 +48,12 @@ def inserted(schema: pa.Schema, *row: Any) -> Any:
 
 
 def stale() -> Any:
-    """Returns a message that deletes what a sync has not brought."""
+    """Returns a message that deletes the rows that a sync has not sent."""
     return Write.Request(delete=Write.MessageDeleteStale(table_name="orders", source_name="shop"))
 
 
 class Served:
-    """A destination whose loader is this program.
+    """A destination for which this program acts as the loader.
 
     Args:
         read: whether a sync has read the state.
@@ -68,7 +68,7 @@ class Served:
             self.read()
 
     def write(self, requests: Iterator[Any], context: Context | None = None) -> None:
-        """Begins a call."""
+        """Starts a call in a thread."""
 
         def call() -> None:
             with contextlib.suppress(Exception):
@@ -88,7 +88,7 @@ class Served:
 
 
 def waited(ready: Callable[[], Any]) -> Any:
-    """Waits for something."""
+    """Waits until a function returns a true value; returns the value."""
     before = time.monotonic() + 10
     while not (found := ready()):
         assert time.monotonic() < before, "it does not come"
@@ -102,13 +102,13 @@ def reported(output: io.StringIO, kind: str) -> list[dict[str, Any]]:
 
 
 def opened(go: threading.Event, *messages: Any) -> Iterator[Any]:
-    """Yields messages once it may."""
+    """Yields messages once the event is set."""
     go.wait(10)
     yield from messages
 
 
 def state_waits_for_a_stream_that_has_said_nothing(output: io.StringIO) -> None:
-    """Its rows may be those that the state covers."""
+    """The rows of the open stream may be those that the state covers."""
     served, go = Served(), threading.Event()
     served.write(opened(go, inserted(ORDERS, 1)))
     waited(lambda: served.destination._barrier._open)
@@ -126,7 +126,7 @@ def state_waits_for_a_stream_that_has_said_nothing(output: io.StringIO) -> None:
 
 
 def a_client_that_dies_is_no_end(output: io.StringIO) -> None:
-    """Neither while it sends, nor while its rows are appended."""
+    """A stream is incomplete if its client disconnects while it sends or rows are appended."""
     served, go = Served(), threading.Event()
     served.write(opened(go, inserted(ORDERS, 1)), Context(lambda: False))
     waited(lambda: served.destination._barrier._open)
@@ -148,7 +148,7 @@ def a_client_that_dies_is_no_end(output: io.StringIO) -> None:
 
 
 def rows_of_a_sync_that_has_gone_are_not_kept_for_later(output: io.StringIO) -> None:
-    """The loader may wait for a table: the next sync would bring them once more."""
+    """The loader may wait for a table; meanwhile, the next sync would send the same rows again."""
     served, alive = Served(), [True]
     served.write(iter([inserted(ORDERS, 1)]), Context(lambda: alive[0]))
     [session] = waited(lambda: reported(output, "session"))
@@ -163,7 +163,7 @@ def rows_of_a_sync_that_has_gone_are_not_kept_for_later(output: io.StringIO) -> 
 
 
 def state_of_a_sync_that_began_before_the_server_is_dropped(output: io.StringIO) -> None:
-    """Its rows may have been lost with the server that it began with."""
+    """The rows of such a sync may have been lost with the previous server."""
     served = Served(read=False)
     served.state("1")
     assert not reported(output, "state")
@@ -174,7 +174,7 @@ def state_of_a_sync_that_began_before_the_server_is_dropped(output: io.StringIO)
 
 
 def state_after_a_stream_that_failed_is_dropped(output: io.StringIO) -> None:
-    """Its rows may be those that the state covers, until the sync begins again."""
+    """The state may cover the lost rows, until the sync begins again."""
 
     def kept() -> list[Any]:
         return [m["rows"]["orders"][0] for m in reported(output, "state")]
@@ -185,12 +185,12 @@ def state_after_a_stream_that_failed_is_dropped(output: io.StringIO) -> None:
     served.write(opened(go, inserted(ORDERS, 1)), Context(lambda: False))
     go.set()
     served.calls[0].join(10)
-    for peer in ("shop", "other", "python"):  # whose stream it was is not known
+    for peer in ("shop", "other", "python"):  # it is unknown which client's stream failed
         served.state("1", peer)
     assert kept() == []
     assert reported(output, "dropped") == [{"dropped": "cq_state"}] * 3
 
-    # a retry goes on, and what the first sync writes meanwhile is dropped still
+    # the retry's state is stored, while the state of the first sync is still dropped
     served.read("retried")
     served.state("1", "shop")
     assert kept() == []
@@ -198,12 +198,12 @@ def state_after_a_stream_that_failed_is_dropped(output: io.StringIO) -> None:
     served.state("3", "python")  # each of its calls has a connection of its own
     assert kept() == ["2", "3"]
 
-    # a client that connects with the same port is a new one once it has read
+    # a client that connects with the same port counts as new once it has read the state
     served.read("shop")
     served.state("4", "shop")
     assert kept() == ["2", "3", "4"]
 
-    # the loader has failed to append, or has ended
+    # the loader has failed to append
     served.write(iter([inserted(ORDERS, 1)]))
     [session] = waited(lambda: reported(output, "session"))
     served.destination.end_session(session["session"], "no")
@@ -213,7 +213,7 @@ def state_after_a_stream_that_failed_is_dropped(output: io.StringIO) -> None:
 
 
 def a_stream_of_state_that_fails_is_no_loss(output: io.StringIO) -> None:
-    """It has brought no rows."""
+    """It contained no rows, so later state is still stored."""
     served = Served()
 
     def broken() -> Iterator[Any]:
@@ -227,7 +227,7 @@ def a_stream_of_state_that_fails_is_no_loss(output: io.StringIO) -> None:
 
 
 def a_sync_without_rows_says_whose_it_is(output: io.StringIO) -> None:
-    """By what it deletes."""
+    """The message that deletes stale rows names the source."""
     served = Served()
     served.write(iter([stale()]))
     [session] = waited(lambda: reported(output, "session"))
@@ -241,12 +241,12 @@ class Plugin:
         self._responses = responses
 
     def Sync(self, _request: Any) -> Iterator[Any]:
-        """Sends."""
+        """Yields the responses."""
         yield from self._responses
 
 
 def what_comes_after_an_error_is_not_trusted(output: io.StringIO) -> None:
-    """A checkpoint may cover what the failed table lacks; a table that is whole is whole."""
+    """A checkpoint may cover rows that failed; only tables without an error are complete."""
     sync = plugin_pb2.Sync
     rows = pa.RecordBatch.from_arrays([pa.array(["orders"]), pa.array(["1"])], schema=STATE)
     checkpoint = sync.Response(
@@ -274,7 +274,7 @@ def what_comes_after_an_error_is_not_trusted(output: io.StringIO) -> None:
 
 
 def a_version_that_the_lake_cannot_store_is_refused(output: io.StringIO) -> None:
-    """Otherwise the loader would fail to store it, and end."""
+    """Otherwise, the loader would fail to store it and exit."""
 
     class Refused(Exception):
         pass
@@ -296,7 +296,7 @@ def a_version_that_the_lake_cannot_store_is_refused(output: io.StringIO) -> None
 
 
 def values_keep_their_digits(_output: io.StringIO) -> None:
-    """The loader cuts times off, unless they are keys."""
+    """The bridge passes on all digits of times and JSON numbers; only the loader truncates."""
     nanos, json_ = pa.timestamp("ns", "UTC"), {"ARROW:extension:name": "json"}
     schema = pa.schema([pa.field("at", nanos), pa.field("doc", pa.binary(), metadata=json_)])
     docs = [b'{"n": 12345678901234567890.123456789}', b'{"n": 1e400}', b'{"n": 1.50}', None]
@@ -316,7 +316,7 @@ def values_keep_their_digits(_output: io.StringIO) -> None:
 
 
 def extensions_are_text_or_json_at_any_depth(_output: io.StringIO) -> None:
-    """As Go's SDK sends them: a storage type, and the extension's name beside it."""
+    """Go's SDK sends a storage type, with the extension's name in the field's metadata."""
 
     def of(kind: str, name: str = "item") -> pa.Field:
         return pa.field(name, pa.binary(), metadata={"ARROW:extension:name": kind})
@@ -345,7 +345,7 @@ def extensions_are_text_or_json_at_any_depth(_output: io.StringIO) -> None:
 
 
 def a_full_disk_at_the_end_of_a_stream_breaks_it_off(output: io.StringIO) -> None:
-    """Otherwise, all state that comes later would wait for it."""
+    """If the stream did not fail, all later state would wait for it."""
     served, go = Served(), threading.Event()
     served.write(opened(go, inserted(ORDERS, 1)))
     waited(lambda: served.destination._barrier._open)
@@ -364,12 +364,12 @@ def a_full_disk_at_the_end_of_a_stream_breaks_it_off(output: io.StringIO) -> Non
 
 
 def full(*_: Any, **__: Any) -> None:
-    """A disk without room."""
+    """Fails like a full disk."""
     raise OSError(28, "No space left on device")
 
 
 def an_address_has_one_server(output: io.StringIO) -> None:
-    """With two, each would get some of a sync's streams."""
+    """A second server is refused: each of two would receive some of a sync's streams."""
     folder = Path(tempfile.mkdtemp())
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

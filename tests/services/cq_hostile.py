@@ -1,4 +1,4 @@
-"""Attacks on the bridge, for the environment that has CloudQuery's packages.
+"""Attacks on the CloudQuery bridge, for the environment that has CloudQuery's packages.
 
 PYTHONPATH=loader python cq_hostile.py messages|server
 """
@@ -101,7 +101,7 @@ def texts(value: Any) -> Iterator[str]:
 
 
 def altered_offsets() -> None:
-    """Where a text begins and ends is in the message, and need not be within it."""
+    """A message contains the offsets of texts, which may point outside of the message."""
     data = encoded(batch(a=["a" * 24, "b" * 24]))
     offsets = struct.pack("<iii", 0, 24, 48)
     assert data.count(offsets) == 1
@@ -112,7 +112,7 @@ def altered_offsets() -> None:
 
 
 def wrong_lengths() -> None:
-    """A column says how many rows it has, and each buffer how long it is."""
+    """A message contains row counts and buffer lengths, which may be wrong."""
     data = encoded(batch(a=list(range(100, 108))))
     for number in (8, 64):  # the rows; the bytes of their values
         word = struct.pack("<q", number)
@@ -122,13 +122,13 @@ def wrong_lengths() -> None:
             for wrong in (-1, 1 << 20, 1 << 62):
                 changed = data[:at] + struct.pack("<q", wrong) + data[at + 8 :]
                 found = outcome(changed)
-                if not isinstance(found, str):  # such as the length of the body, in vain
+                if not isinstance(found, str):  # e.g. the length of the body, which is ignored
                     assert {row["a"] for row in found} <= set(range(100, 108)), found[:20]
             at = data.find(word, at + 1)
 
 
 def dictionaries() -> None:
-    """Their indices may be beyond their values, and few bytes stand for many."""
+    """Dictionary indices may be out of range, and few bytes may stand for many."""
     column = pa.array(["x", "y", "x", "y"]).dictionary_encode()
     data = encoded(batch(a=column))
     indices = struct.pack("<iiii", 0, 1, 0, 1)
@@ -140,7 +140,7 @@ def dictionaries() -> None:
 
 
 def cut_messages() -> None:
-    """A message may end anywhere."""
+    """A message that is cut off anywhere is refused or has all its rows."""
     for rows in kinds().values():
         data = encoded(rows)
         for length in range(0, len(data), 7):
@@ -154,7 +154,7 @@ def cut_messages() -> None:
 
 
 def flipped_bytes() -> None:
-    """Each flip is seen, or changes a value: none brings what was not in the message."""
+    """A changed byte is detected or changes a value; it never reveals foreign memory."""
     chance = random.Random(48)
     read_rows = 0
     for name, rows in kinds().items():
@@ -177,7 +177,7 @@ def flipped_bytes() -> None:
 
 
 def bombs() -> None:
-    """Few bytes that become many are refused before they do."""
+    """Small messages that would expand to many bytes are refused in time."""
     long = batch(a=["a" * 110_000_000])
     attacks = {
         "decompressed": encoded(long, compression="zstd"),
@@ -197,7 +197,7 @@ def bombs() -> None:
 
 
 def schemas_that_lose_a_column() -> None:
-    """Two columns of one name would be one in JSON; a table without a name has no place."""
+    """Columns with the same name and unreadable values are refused; deep JSON is no error."""
     two = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
     assert "the same name" in outcome(encoded(two.replace_schema_metadata(TABLE)))
     late = batch(a=pa.array([2**60], pa.timestamp("s")))
@@ -227,7 +227,7 @@ def where_clauses_that_multiply() -> None:
 
 
 def a_disk_that_is_nearly_full() -> None:
-    """Half of what is free is left to others."""
+    """The bridge leaves half of the free space to other programs."""
 
     class Refused(Exception):
         pass
@@ -260,12 +260,12 @@ class Plugin:
         self._responses = responses
 
     def Sync(self, request: Any) -> Iterator[Any]:
-        """Sends."""
+        """Yields the responses."""
         yield from self._responses
 
 
 def one_table_fails() -> None:
-    """A plugin's malformed message is an error of its table; other tables are whole."""
+    """A plugin's malformed message is an error of its table; other tables are complete."""
     sync = plugin_pb2.Sync
     good = batch(a=[1]).replace_schema_metadata({"cq:table_name": "kinds"})
     bad = encoded(batch(a=["a" * 24])).replace(struct.pack("<ii", 0, 24), b"\0\0\0\0\0\0\0\1")
@@ -293,7 +293,7 @@ def one_table_fails() -> None:
 
 
 def nobody_else_reads_a_plugins_state() -> None:
-    """The port of the state backend is open to all users; its table's name is not known to them."""
+    """All users can connect to the state backend's port, but they do not know its table's name."""
     states = StateBackend({"orders": ["secret", 1]})
     server, address = serve_states(states)
     with grpc.insecure_channel(address) as channel:
@@ -320,7 +320,7 @@ def nobody_else_reads_a_plugins_state() -> None:
 
 
 def a_plugins_own_state_of_any_size() -> None:
-    """It is kept in memory, whether it is written or comes with a checkpoint."""
+    """State in memory is limited to 64 MiB, whether it is written or comes with a checkpoint."""
     names = [f"{n}" for n in range(100_000)]
     for through in ("write", "checkpoint"):
         states = StateBackend({})
@@ -347,7 +347,7 @@ def a_plugins_own_state_of_any_size() -> None:
 
 
 class Server:
-    """A bridge that serves, with a loader that finds everything well."""
+    """A serving bridge, with a loader that accepts everything."""
 
     def __init__(self, silence: float) -> None:
         self.folder = Path(tempfile.mkdtemp())
@@ -396,19 +396,19 @@ class Server:
         return plugin_pb2_grpc.PluginStub(channel)
 
     def memory(self) -> int:
-        """Returns the most memory that it has had, in KB."""
+        """Returns the server's peak memory in KB."""
         lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 
     def close(self) -> None:
-        """Ends it."""
+        """Stops the server."""
         self.process.communicate()
         assert self.process.returncode == 0
         assert not self.socket.exists()
 
 
 def write(client: Any, *requests: Any) -> tuple[Any, str]:
-    """Writes a stream; returns the status, and what it says."""
+    """Writes a stream; returns the status code and its details."""
     try:
         client.Write(iter(requests), timeout=20)
     except grpc.RpcError as error:
@@ -422,7 +422,7 @@ def insert(data: bytes) -> Any:
 
 
 def table(name: str, *columns: str) -> Any:
-    """Returns a message that makes a table."""
+    """Returns a message that creates a table."""
     schema = pa.schema([(c, pa.string()) for c in columns], {"cq:table_name": name})
     return Write.Request(
         migrate_table=Write.MessageMigrateTable(table=arrow.schema_to_bytes(schema))
@@ -430,12 +430,12 @@ def table(name: str, *columns: str) -> Any:
 
 
 def is_well(server: Server) -> bool:
-    """Whether a sync that does no harm succeeds."""
+    """Returns whether a harmless sync succeeds."""
     return write(server.client(), insert(encoded(batch(a=[1]))))[0] == grpc.StatusCode.OK
 
 
 def only_its_owner_connects(server: Server) -> None:
-    """Whatever the umask; whoever else runs on this machine cannot even connect."""
+    """For any umask, other users of the machine cannot connect to the socket."""
     found = server.socket.stat()
     assert stat.S_IMODE(found.st_mode) == 0o600
     if os.getuid() != 0:
@@ -449,7 +449,7 @@ def only_its_owner_connects(server: Server) -> None:
 
 
 def malformed_rows_are_one_streams_error(server: Server) -> None:
-    """The sync receives the error, with the table."""
+    """The sync receives an error that names the table."""
     good = encoded(batch(a=["a" * 24]))
     bad = good.replace(struct.pack("<ii", 0, 24), struct.pack("<ii", 0, 1 << 24))
     code, text = write(server.client(), insert(good), insert(bad))
@@ -463,7 +463,7 @@ def malformed_rows_are_one_streams_error(server: Server) -> None:
 
 
 def states_that_are_none_do_not_end_the_loader(server: Server) -> None:
-    """It could not store them."""
+    """The bridge refuses malformed states, because the loader could not store them."""
     name = {"cq:table_name": "cq_state"}
     for columns in (
         {"key": [1], "value": ["x"]},
@@ -478,7 +478,7 @@ def states_that_are_none_do_not_end_the_loader(server: Server) -> None:
 
 
 def a_stream_has_one_source(server: Server) -> None:
-    """Otherwise rows of one would be another's, and its stale rows deleted with them."""
+    """Otherwise, rows would be stored for another source, and that source's stale rows deleted."""
     first, second = (batch(a=[1], _cq_source_name=[name]) for name in ("shop", "hr"))
     stale = Write.MessageDeleteStale(table_name="orders", source_name="hr")
     for more in (insert(encoded(second)), Write.Request(delete=stale)):
@@ -488,7 +488,7 @@ def a_stream_has_one_source(server: Server) -> None:
 
 
 def ten_thousand_tables(server: Server) -> None:
-    """The loader would make each of them."""
+    """The number of tables is limited, because the loader would create each of them."""
     code, text = write(server.client(), *(table(f"t{n}", "a") for n in range(10_000)))
     assert code == grpc.StatusCode.RESOURCE_EXHAUSTED, (code, text)
     assert "5,000 tables" in text
@@ -497,7 +497,7 @@ def ten_thousand_tables(server: Server) -> None:
 
 
 def states_of_any_size(server: Server) -> None:
-    """They are kept in memory."""
+    """States are limited to 64 MiB, because they are kept in memory."""
     name = {"cq:table_name": "cq_state"}
     few = {"key": ["x"], "value": ["a" * 68_000_000]}
     many = {"key": [f"{n}" for n in range(300_000)], "value": [""] * 300_000}
@@ -511,7 +511,7 @@ def states_of_any_size(server: Server) -> None:
 
 
 def noise(server: Server) -> None:
-    """Neither garbage nor connections that say nothing keep a sync out."""
+    """Neither garbage nor idle connections block a sync."""
     quiet = []
     for said in (b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n", os.urandom(10_000), b""):
         for _ in range(15):
@@ -531,7 +531,7 @@ def noise(server: Server) -> None:
 
 
 def clients_behind_one_socket_differ(server: Server) -> None:
-    """What a plugin writes whose sync broke off must not count once another sync has begun."""
+    """State of a failed sync must be dropped once another sync has begun."""
 
     def state(value: str) -> Any:
         rows = pa.RecordBatch.from_pydict({"key": ["orders"], "value": [value]})
@@ -557,7 +557,7 @@ def clients_behind_one_socket_differ(server: Server) -> None:
 
 
 def silent_streams(server: Server) -> None:
-    """A stream too many is refused at once, others are answered, and silence has an end."""
+    """Streams above the limit are refused at once, other calls are answered, idle ones time out."""
     client, go = server.client(), threading.Event()
 
     def silent() -> Iterator[Any]:

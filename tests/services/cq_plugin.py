@@ -1,12 +1,12 @@
-"""A CloudQuery source plugin on the official SDK, with the SDK's own memdb, or with a state.
+"""A CloudQuery source plugin on the official SDK: the SDK's own memdb, or tables with a state.
 
     python cq_plugin.py memdb serve …
     python cq_plugin.py DATA.json serve …      tables `orders` (incremental) and `kinds`
 
-`orders` resends the order that its state names, as an inclusive cursor does. `{"fail": n}` in DATA
-makes its resolver fail before the n-th order that it would send; `{"since": n}` makes it forget its
-state. Orders are deleted before and after that by `{"deletes": {"first": [column, …], "last": …}}`,
-lists of a column and the values that it may have.
+`orders` sends the order in its state again, as with an inclusive cursor. In DATA, `{"fail": n}`
+makes its resolver fail before it sends order n, counted from 0; `{"since": n}` makes it start at id
+n instead of its state; `{"deletes": {"first": [column, value, …], "last": …}}` deletes, before
+and after that, the orders whose column has one of the values.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ EVERY = 2
 
 
 class Client:
-    """What resolvers share."""
+    """The states and data that the resolvers share."""
 
     def __init__(self, states: Any, data: dict[str, Any]) -> None:
         self.states, self.data = states, data
 
     def id(self) -> str:
-        """Names the client."""
+        """Returns the client's name."""
         return "shop"
 
 
 class Orders(TableResolver):
-    """Sends orders from the state's on."""
+    """Sends orders, starting at the one in the state."""
 
     def resolve(self, client: Client, _parent: Any) -> Generator[Any, None, None]:
         """Yields orders, and flushes the state after every few."""
@@ -62,7 +62,7 @@ class Kinds(TableResolver):
     """Sends one row with a value of each kind."""
 
     def resolve(self, _client: Client, _parent: Any) -> Generator[Any, None, None]:
-        """Yields it."""
+        """Yields the row."""
         yield {
             "id": uuid.UUID(int=1),
             "data": {"a": [1, None]},
@@ -112,11 +112,11 @@ class Shop(plugin.Plugin):
             raise RuntimeError("the token is wrong")
 
     def get_tables(self, options: Any) -> list[schema.Table]:
-        """Lists the tables that are asked for."""
+        """Returns the requested tables."""
         return schema.filter_dfs([t for t, _ in tables()], options.tables, options.skip_tables)
 
     def sync(self, options: Any) -> Generator[Any, None, None]:
-        """Sends the tables that are asked for."""
+        """Sends the requested tables."""
         scheduler = Scheduler(concurrency=4, queue_size=1, logger=self._logger)
         states = StateClientBuilder.build(
             backend_options=options.backend_options, checkpoints=scheduler.checkpoints
@@ -132,7 +132,7 @@ class Shop(plugin.Plugin):
 
 
 class Deleting(PluginServicer):
-    """Sends deletions, too, for which the Python SDK has no message yet."""
+    """Also sends deletions, which the Python SDK does not support yet."""
 
     def Sync(self, request: Any, context: Any) -> Generator[Any, None, None]:
         """Yields the SDK's messages between the deletions."""
@@ -144,7 +144,7 @@ class Deleting(PluginServicer):
 
 
 def deletions(column: str = "", *values: Any) -> Generator[Any, None, None]:
-    """Yields the deletion of all orders whose column has one of some values; of all if none."""
+    """Yields the deletion of orders whose column has one of the values, if a column is given."""
     predicates = [
         plugin_pb2.Predicate(
             operator="EQ",

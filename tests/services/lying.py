@@ -1,4 +1,4 @@
-"""A server that speaks MariaDB's protocol only to ask its clients for their files."""
+"""A malicious MariaDB server that asks its clients for their local files."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ class LyingMariaDb:
 
     Args:
         path: the file that it asks for; a path or a URL.
-        patience: statements that are answered well before it begins to lie.
+        patience: how many statements it answers correctly before it asks for the file.
 
     Attributes:
         port: where it listens, on 127.0.0.1.
-        stolen: all that clients sent it of the file.
-        statements: what clients asked.
+        stolen: the bytes of the file that clients sent.
+        statements: the statements that clients sent.
     """
 
     def __init__(self, path: str, patience: int = 0) -> None:
@@ -84,7 +84,7 @@ _SETTINGS = {"max_allowed_packet": b"16777216", "auto_increment_increment": b"1"
 
 
 def _send_settings(client: socket.socket, number: int, statement: str) -> None:
-    """Answers a query for settings, which a driver asks for as it connects."""
+    """Answers the query for settings that a driver sends when it connects."""
     names = [name.strip().lstrip("@") for name in statement[len("select ") :].split(",")]
     packets = [bytes([len(names)])]
     for name in names:

@@ -1,4 +1,4 @@
-"""A database server that behaves until it is asked for something, and then does not."""
+"""A proxy to a database server that misbehaves once a client sends a certain text."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ Lie = Callable[[socket.socket], None]
 
 
 class LyingServer:
-    """Passes everything on to a real server, until a client sends a certain text.
+    """Forwards everything to a real server until a client sends a certain text.
 
     Args:
         real: the port of the real server, on 127.0.0.1.
-        lie: what it does to the client instead of an answer; afterwards it is silent.
-        asked: the text; empty for what a client sends first.
+        lie: sends a wrong answer to the client; after that, the server is silent.
+        asked: the text; if empty, the first bytes that a client sends.
 
     Attributes:
         port: where it listens, on 127.0.0.1.
-        lied: set once it has begun to lie.
+        lied: set once it has misbehaved.
     """
 
     def __init__(self, real: int, lie: Lie, asked: bytes = b"") -> None:
@@ -76,18 +76,18 @@ def stay_silent(client: socket.socket) -> None:
 
 
 def send_garbage(client: socket.socket) -> None:
-    """Sends bytes that are no protocol."""
+    """Sends bytes that are invalid in any protocol."""
     client.sendall(bytes(range(256)) * 16)
 
 
 def send_error(text: bytes) -> Lie:
-    """Returns what answers with an error of PostgreSQL's, and goes on."""
+    """Returns a lie that answers with a PostgreSQL error and keeps the session open."""
     fields = b"SERROR\0VERROR\0C42000\0M" + text + b"\0\0"
     return lambda client: client.sendall(_message(b"E", fields) + _message(b"Z", b"I"))
 
 
 def send_rows(client: socket.socket) -> None:
-    """Answers with one row of PostgreSQL's after the other, without an end."""
+    """Answers with PostgreSQL rows without end."""
     column = b"c\0" + struct.pack("!IHIHIH", 0, 0, 25, 0xFFFF, 0xFFFFFFFF, 0)
     columns = _message(b"T", struct.pack("!H", 1) + column)
     client.sendall(_message(b"1", b"") + _message(b"2", b"") + columns)

@@ -1,8 +1,8 @@
-"""Where the suite's servers and lakes live: in memory, if there is room.
+"""Creates the folder of the suite's servers and lakes: in memory, if there is room.
 
-They make and delete small files all the time. For each new one, ext4 walks over all that were
-deleted in the last seconds: creating a database then took up to 200 ms of CPU instead of 15. The
-suite kills processes and not machines, so what they wrote is there afterwards, on either.
+They create and delete small files all the time. For each new one, ext4 scans the files that were
+deleted in the last seconds: creating a database took up to 200 ms of CPU instead of 15. The suite
+kills processes but not machines, so written data survives in memory, too.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import tempfile
 from pathlib import Path
 
 NAME = "STRANDLINE_TEST_FOLDER"
-"""Set it to have another folder, which exists."""
+"""This environment variable sets another folder, which must exist."""
 
 _MEMORY = Path("/dev/shm")
 _ROOM = 4 * 2**30
 
 
 def folder() -> Path:
-    """Returns the folder of a run of the suite; the process that makes it deletes it at its end."""
+    """Returns the folder of a run of the suite; the process that creates it deletes it at exit."""
     if NAME not in os.environ:
         roomy = _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free >= _ROOM
         home = _MEMORY if roomy and os.access(_MEMORY, os.W_OK) else Path(tempfile.gettempdir())

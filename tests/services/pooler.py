@@ -31,7 +31,7 @@ ignore_startup_parameters = extra_float_digits, options
 
 @contextlib.contextmanager
 def pooled(server: Postgres) -> Iterator[int]:
-    """Yields the port of a transaction pooler that drops startup options without a word."""
+    """Yields the port of a transaction pooler that silently drops startup options."""
     program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
     if program is None:
         raise ServerMissing("no pgbouncer on PATH: apt-get install pgbouncer")

@@ -18,8 +18,8 @@ class Postgres(Server):
     """PostgreSQL from PyPI, or with STRANDLINE_TEST_POSTGRES=FOLDER the one in FOLDER.
 
     Args:
-        hashed: whether clients must hash their password four thousand times for each connection,
-            as most servers ask. The suite opens thousands of connections.
+        hashed: whether clients must hash their password 4096 times for each connection (SCRAM), as
+            most servers require. By default not, as the suite opens thousands of connections.
     """
 
     time_zone = "America/New_York"
@@ -41,8 +41,8 @@ class Postgres(Server):
             self._init_from_pypi()
         self._configure()
         self.start()
-        # Where the clients do not hash it, the server does, for each connection. Versions before 16
-        # always hash four thousand times.
+        # If the clients do not hash the password, the server does, for each connection. Versions
+        # before 16 always use 4096 iterations.
         once = (
             "select set_config(name, '1', false) from pg_settings where name = 'scram_iterations'"
         )
@@ -63,7 +63,7 @@ class Postgres(Server):
             self._run("pg_ctl", "-w", "-s", "-m", "immediate", "stop")
 
     def replica(self) -> Postgres:
-        """A read replica of this server, which follows it until :meth:`promote`."""
+        """Creates a read replica of this server, which follows it until :meth:`promote`."""
         return _Replica(self)
 
     def promote(self) -> None:
@@ -96,11 +96,11 @@ class Postgres(Server):
                 connection.execute(statement)
 
     def _create(self, name: str) -> None:
-        # Half the work of the default way, which spares a large server a checkpoint.
+        # Half the work of the default strategy, which spares large servers a checkpoint.
         self._execute(f"create database {name}{self._copied}")
 
     def _drop(self, name: str) -> None:
-        # A database cannot be dropped before its replication slots, nor those while they are read.
+        # A database cannot be dropped before its replication slots, nor a slot while it is active.
         self._execute(
             f"select pg_terminate_backend(active_pid, 5000) from pg_replication_slots "
             f"where database = '{name}' and active",
@@ -122,7 +122,7 @@ class Postgres(Server):
         server.ensure_pgdata_inited()
 
     def _configure(self) -> None:
-        """Appends to the settings; the last one counts."""
+        """Appends to postgresql.conf, where the last value of a setting counts."""
         self.folder.chmod(0o777)  # the socket's folder, for a server that runs as another user
         settings = {
             "listen_addresses": "127.0.0.1",

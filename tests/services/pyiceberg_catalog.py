@@ -41,7 +41,7 @@ _UPDATES: TypeAdapter[tuple[TableUpdate, ...]] = TypeAdapter(tuple[TableUpdate, 
 
 
 class PyIcebergCatalog:
-    """A new catalog; gone after :meth:`stop`.
+    """A new catalog, served until :meth:`stop`.
 
     Args:
         folder: the folder of the server's database and, by default, of the tables.
@@ -69,7 +69,7 @@ class PyIcebergCatalog:
                 body = self.rfile.read(length).decode()
                 address, _, query = self.path.partition("?")
                 path = [urllib.parse.unquote(part) for part in address.split("/")[2:]]
-                if "parent=" in query:  # of namespaces within namespaces, of which there are none
+                if "parent=" in query:  # a request for nested namespaces, of which there are none
                     path = ["nested"]
                 status, text = owner._answer(self.command, path, body)
                 self.send_response(status)

@@ -1,6 +1,7 @@
-"""An HTTP API of exchange rates on loopback, with the manners of real ones.
+"""An HTTP API of exchange rates on loopback that behaves like real APIs.
 
-Pages, an inclusive `since`, a rate limit (429), and failures in the middle, all drawn from a seed.
+It has pages, an inclusive `since`, a rate limit (429), and failures in the middle, which a seed
+determines.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ PAGE = 5
 
 
 class Rates:
-    """The API: `rates` is what it knows, by currency.
+    """The API; `rates` holds its data by currency.
 
     Args:
-        seed: for its bad moods.
+        seed: determines which requests fail.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -78,6 +79,6 @@ def _handler(rates: Rates) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(content)
 
         def log_message(self, *_: object) -> None:
-            """Says nothing."""
+            """Suppresses the server's log."""
 
     return Handler

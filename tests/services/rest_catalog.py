@@ -1,7 +1,7 @@
 """An Iceberg REST catalog on loopback: Python's HTTP server over Iceberg's reference handlers.
 
-Iceberg ships the answers of a REST server (``CatalogHandlers``) and a catalog in memory; only the
-routes are here. Clients run in the same JVM, and speak real HTTP to it.
+Iceberg ships the handlers of a REST server (``CatalogHandlers``) and a catalog in memory; this
+module only adds the routes. Clients run in the same JVM and use real HTTP.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class SparkCluster:
         self.workers[number].wait()
 
     def executors(self, number: int) -> int:
-        """Counts the executors of a worker that run."""
+        """Counts the running executors of a worker."""
         return len(psutil.Process(self.workers[number].pid).children())
 
     def replace_worker(self, number: int) -> None:

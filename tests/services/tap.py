@@ -1,4 +1,4 @@
-"""A small Singer tap, which behaves as the real ones were seen to.
+"""A small Singer tap that behaves as real ones have been observed to behave.
 
 It sends a state of all streams after every few records, the first one before any schema. Run as
 a program:
