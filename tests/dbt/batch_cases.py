@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tests.dbt.proof_case import (
+from tests.dbt.generic_test_case import (
     INCIDENT,
     ONE,
     OTHERS,

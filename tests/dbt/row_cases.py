@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
-from tests.dbt.proof_case import INCIDENT, TWO, Case, version, window
+from tests.dbt.generic_test_case import INCIDENT, TWO, Case, version, window
 
 FUTURE = "the cursor lies in the future of its sync"
 LOWER = "the cursor is lower than that of an earlier batch"

@@ -9,8 +9,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from tests.dbt.checked_tables import COLUMNS, KEY
 from tests.dbt.dbtproject import DbtProject
-from tests.dbt.provings import COLUMNS, KEY
 from tests.dbt.rawtables import RawSchema, Row, sync_time
 
 TABLES = ("by_cursor", "by_key", "by_text", "replaced", "empty")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.dbt.batch_cases import BATCH_CASES
 from tests.dbt.dbtproject import DbtProject, Result, as_json
-from tests.dbt.proof_case import COLUMNS, KEY
+from tests.dbt.generic_test_case import COLUMNS, KEY
 from tests.dbt.rawtables import RawSchema
 from tests.dbt.reconciled_cases import CASES as RECONCILED
 from tests.dbt.row_cases import ROW_CASES, SNAPSHOTS, TYPOS

@@ -122,7 +122,7 @@ def test_merged_is_defined_and_proved(project: DbtProject, raw: RawSchema, writt
                 number = numbers[table] = numbers[table] + 1
                 if number <= BATCHES:
                     raw.append(table, number, drawn[table].batches[number - 1])
-        # test_models_as_written.py runs the tests after the first build and the first merge
+        # test_model_queries.py runs the tests after the first build and the first merge
         results = project.run("build" if build > 1 else "run", "--select", *models)
         assert {one.status for one in results.values()} <= {"success", "pass"}, results
         steps = {name: results[name].message.split()[0] for name in models}

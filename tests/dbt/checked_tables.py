@@ -27,7 +27,7 @@ def row(key: int | None, day: int | None, payload: str = "a", **more: Any) -> Ro
     return {"id": key, "at": None if day is None else sync_time(day), "payload": payload, **more}
 
 
-class Proving:
+class CheckedTable:
     """One raw table, its models, and their tests.
 
     Args:

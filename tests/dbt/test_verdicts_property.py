@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.dbt.checked_tables import ROW_TESTS
 from tests.dbt.dbtproject import DbtProject, Result
-from tests.dbt.provings import ROW_TESTS
 from tests.dbt.rawtables import RawSchema, Row, sync_time
 
 STEPS = int(os.environ.get("STRANDLINE_STEPS", "3"))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tests.dbt.checked_tables import ROW_TESTS, CheckedTable, days, named, red, row
 from tests.dbt.dbtproject import DbtProject, Result
-from tests.dbt.provings import ROW_TESTS, Proving, days, named, red, row
 from tests.dbt.rawtables import RawSchema
 from tests.dbt.scenarios import Command, Steps, in_step
 
@@ -33,7 +33,7 @@ def acknowledged(test: str, batches: Any) -> dict[str, Any]:
 @in_step
 def test_only_what_is_new_is_asked(project: DbtProject, raw: RawSchema) -> Steps:
     """A fault in a new batch is found at once, and in each build and test until it is repaired."""
-    orders = Proving(
+    orders = CheckedTable(
         project, raw, "orders", {"latest": ALL, "history": ("matches_raw", "unique_key")}
     )
     orders.append(*days(1, 2))
@@ -83,7 +83,7 @@ def test_only_what_is_new_is_asked(project: DbtProject, raw: RawSchema) -> Steps
 def test_a_small_table_is_proved_in_one_task(project: DbtProject, raw: RawSchema) -> Steps:
     """The checks of a small table shuffle nothing, and find what those of a large one find."""
     small = ("--vars", "{strandline__rebuild_up_to_rows: 1000}")
-    wares = Proving(project, raw, "wares", {"latest": ALL, "history": ("matches_raw",)})
+    wares = CheckedTable(project, raw, "wares", {"latest": ALL, "history": ("matches_raw",)})
     wares.append(*days(1, 2))
     assert red((yield wares.plan_build(*small))) == set()
     assert len(wares.checks()) == 6
@@ -101,7 +101,7 @@ def test_a_small_table_is_proved_in_one_task(project: DbtProject, raw: RawSchema
 @in_step
 def test_an_old_fault_is_found_when_its_turn_comes(project: DbtProject, raw: RawSchema) -> Steps:
     """It is found within thirty builds with new batches, and in each build until it is repaired."""
-    stock = Proving(project, raw, "stock", {"latest": ALL, "history": ("matches_raw",)})
+    stock = CheckedTable(project, raw, "stock", {"latest": ALL, "history": ("matches_raw",)})
     stock.append(*days(1, 1))
     stock.append(*days(2, 2))
     assert red((yield stock.plan_build())) == set()
@@ -137,7 +137,7 @@ def test_an_old_fault_is_found_when_its_turn_comes(project: DbtProject, raw: Raw
 @in_step
 def test_a_failing_check_does_not_stop_the_others(project: DbtProject, raw: RawSchema) -> Steps:
     """Each check has its own verdicts: an old fault is found while another check keeps failing."""
-    goods = Proving(project, raw, "goods", {"latest": ("matches_raw", "no_duplicates")})
+    goods = CheckedTable(project, raw, "goods", {"latest": ("matches_raw", "no_duplicates")})
     goods.append(row(1, 1), row(2, 1), row(3, 1))
     goods.append(row(1, 1))
     assert red((yield goods.plan_build())) == {"no_duplicates"}
@@ -159,7 +159,7 @@ def test_a_failing_check_does_not_stop_the_others(project: DbtProject, raw: RawS
 @in_step
 def test_a_variable_proves_everything(project: DbtProject, raw: RawSchema) -> Steps:
     """A fault that a build finds with `strandline__prove_all` fails later builds without it."""
-    bills = Proving(project, raw, "bills", {"latest": (TIES,)})
+    bills = CheckedTable(project, raw, "bills", {"latest": (TIES,)})
     for day in (1, 2, 3):
         bills.append(*days(day, day))
     assert red((yield bills.plan_build())) == set()
@@ -178,7 +178,7 @@ def test_a_variable_proves_everything(project: DbtProject, raw: RawSchema) -> St
 @in_step
 def test_what_another_program_writes_is_found_at_once(project: DbtProject, raw: RawSchema) -> Steps:
     """Tests then read all rows; they write nothing, so a role that may only read can run them."""
-    loans = Proving(project, raw, "token_urls", {"latest": ("matches_raw", TIES)})
+    loans = CheckedTable(project, raw, "token_urls", {"latest": ("matches_raw", TIES)})
     loans.append(*days(1, 1))
     loans.append(*days(2, 2))
     proved = yield loans.plan_build()
@@ -220,7 +220,7 @@ def test_what_another_program_writes_is_found_at_once(project: DbtProject, raw: 
 @in_step
 def test_another_table_starts_from_the_beginning(project: DbtProject, raw: RawSchema) -> Steps:
     """The raw table was dropped and loaded again, or the model shows it as of an earlier batch."""
-    rents = Proving(project, raw, "rents", {"latest": ("matches_raw", TIES)})
+    rents = CheckedTable(project, raw, "rents", {"latest": ("matches_raw", TIES)})
     for day in (1, 2):
         rents.append(*days(day, day))
     assert red((yield rents.plan_build())) == set()
@@ -274,7 +274,7 @@ def test_how_a_test_is_configured(project: DbtProject, raw: RawSchema) -> Steps:
         case("patient", warn_if="> 5", error_if="> 10"),
         {"unique_key": {"name": "keys", "config": {"where": "id > 0"}}},
     ]
-    tolls = Proving(project, raw, "tolls", {"history": [*stored, *whole]})
+    tolls = CheckedTable(project, raw, "tolls", {"history": [*stored, *whole]})
     tolls.append(*days(1, 1))
     tolls.append(*days(2, 2))
     proved = yield tolls.plan_build()
@@ -309,7 +309,7 @@ def test_how_a_test_is_configured(project: DbtProject, raw: RawSchema) -> Steps:
 @in_step
 def test_what_has_nothing_to_ask_asks_nothing(project: DbtProject, raw: RawSchema) -> Steps:
     """Without a new batch, a build checks one bucket of keys once a day."""
-    calm = Proving(project, raw, "calm", {"latest": ALL})
+    calm = CheckedTable(project, raw, "calm", {"latest": ALL})
     calm.append(*days(1, 1))
     calm.append(*days(2, 2))
     assert red((yield calm.plan_build())) == set()
@@ -343,7 +343,7 @@ def test_a_wrong_test_breaks_off_and_not_the_build(project: DbtProject, raw: Raw
         {"unique_key": {"arguments": {"unique_key": "idd"}}},
         "row_hash_valid",  # of a nested column
     ]
-    odd = Proving(
+    odd = CheckedTable(
         project,
         raw,
         "odd",
@@ -376,7 +376,7 @@ def test_several_raw_tables_are_proved_each_by_its_own_batches(
     project: DbtProject, raw: RawSchema
 ) -> Steps:
     """A key in two of them is no tie or duplicate; an incident is acknowledged for one table."""
-    parts = {name: Proving(project, raw, name, {}) for name in ("north", "south")}
+    parts = {name: CheckedTable(project, raw, name, {}) for name in ("north", "south")}
     project.write(
         "models/both.sql",
         "{{ config(materialized='deduped_latest', unique_key='id', "

@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.dbt.batch_cases import GAP
+from tests.dbt.checked_tables import COLUMNS, HIDDEN, CheckedTable, row
 from tests.dbt.dbtproject import DbtProject
-from tests.dbt.proof_case import OTHERS
-from tests.dbt.provings import COLUMNS, HIDDEN, Proving, row
+from tests.dbt.generic_test_case import OTHERS
 from tests.dbt.rawtables import RawSchema
 
 Found = dict[str, list[tuple[int | None, str]]]
@@ -23,7 +23,7 @@ PROJECT_SETTINGS = {"data_tests": {"strandline": {"+store_failures": True}}}
 LEDGER_AND_RAW = "row counts of ledger and raw table differ"
 
 
-class Accounts(Proving):
+class Accounts(CheckedTable):
     """A raw table of three batches, each with its ledger row."""
 
     def __init__(
@@ -150,7 +150,7 @@ class Books:
         self.project = project
         names = [*FAULTS, "calm", "grown", "compacted", "in_flight", "reloaded"]
         self.tables = {name: Accounts(project, raw, name) for name in names}
-        Proving(project, raw, "never_synced", {})
+        CheckedTable(project, raw, "never_synced", {})
         for name, first_batch in {"overlooked": 1, "thirtieth": 27}.items():
             self.tables[name] = Accounts(project, raw, name, first_batch)
 
