@@ -18,11 +18,11 @@ def frame_of(spark: SparkSession, rows: Iterable[Sequence[Any]], columns: str) -
         columns: names and types, as in DDL; only types that JSON can represent.
     """
     names = [column.split()[0] for column in columns.split(",")]
-    text = json.dumps([dict(zip(names, row, strict=True)) for row in rows], default=_written)
+    text = json.dumps([dict(zip(names, row, strict=True)) for row in rows], default=_encode)
     reported = f.from_json(f.lit(text), f"array<struct<{columns}>>", {"mode": "FAILFAST"})
     return spark.range(0, 1, 1, 1).select(f.inline(reported))
 
 
-def _written(value: Any) -> str:
+def _encode(value: Any) -> str:
     assert isinstance(value, dt.datetime), f"JSON cannot tell {value!r}"
     return value.isoformat()

@@ -109,7 +109,7 @@ def test_a_seed_repeats_every_writers_transactions() -> None:
     assert some(1, 1) != some(2, 1)
 
 
-def test_a_writer_that_fails_is_told(postgres_database: Database) -> None:
+def test_a_failed_writer_is_reported(postgres_database: Database) -> None:
     writers = Writers(postgres_database, seed=1, count=1)
     writers.start()  # without its table
     time.sleep(0.5)
@@ -130,7 +130,7 @@ def test_the_proxy_counts_what_the_server_sends(postgres_database: Database) -> 
         proxy.close()
 
 
-def test_versions_are_held_against_all_that_was_committed() -> None:
+def test_versions_are_compared_with_all_committed_ones() -> None:
     source = [Version(1, ("now",), 20)]
     gone = Version(2, (None,), None, (3,))
     committed = [Version(1, ("before",), 10), *source, Version(2, ("now",), 20), gone, gone]

@@ -208,13 +208,13 @@ class DbtProject:
             places += ["--target-path", f"{folder}/target"]
             places += [] if self.artifacts else ["--no-write-json"]
         self.asked: list[str] = []
-        runner = dbtRunner(manifest=manifest, callbacks=[self._heard])
+        runner = dbtRunner(manifest=manifest, callbacks=[self._record_statement])
         outcome = runner.invoke([*command, "--profiles-dir", folder, *places])
         if outcome.exception is not None:
             raise outcome.exception
         return outcome
 
-    def _heard(self, event: Any) -> None:
+    def _record_statement(self, event: Any) -> None:
         """Collects the SQL statements of the newest invocation."""
         if event.info.name == "SQLQuery":
             self.asked.append(event.data.sql)

@@ -187,7 +187,7 @@ def books(project: DbtProject, raw: RawSchema) -> Books:
     return Books(project, raw)
 
 
-def test_a_fault_is_found_at_once_and_until_it_is_mended(books: Books, raw: RawSchema) -> None:
+def test_a_fault_is_found_at_once_and_until_it_is_repaired(books: Books, raw: RawSchema) -> None:
     """Covers new and old batches, raw tables, ledger, commits, and writes by other programs."""
     tables = books.tables
     assert books.audit()[0] == {}

@@ -125,7 +125,7 @@ def test_a_source_schema_may_name_its_catalog(shop: Shop) -> Steps:
 
 
 @in_step
-def test_of_a_key_in_two_tables_the_one_named_last_counts(shop: Shop) -> Steps:
+def test_for_a_key_in_two_tables_the_one_listed_last_counts(shop: Shop) -> Steps:
     union = "select * from ({{{{ strandline.union_raw([{}]) }}}}) as versions"
     for name, order in (("to_us", ("eu", "us")), ("to_eu", ("us", "eu"))):
         shop.model(name, union.format(", ".join(f"source('shop', '{one}')" for one in order)))
@@ -134,7 +134,7 @@ def test_of_a_key_in_two_tables_the_one_named_last_counts(shop: Shop) -> Steps:
 
 
 @in_step
-def test_a_seed_that_changes_its_types_is_seen(shop: Shop) -> Steps:
+def test_changed_types_of_a_seed_are_detected(shop: Shop) -> Steps:
     shop.project.write("seeds/rates.csv", "id,rate\n1,2\n")
     shop.model(
         "rated",
@@ -153,7 +153,7 @@ def test_a_seed_that_changes_its_types_is_seen(shop: Shop) -> Steps:
 
 
 @in_step
-def test_a_column_that_raw_gains_comes_with_its_batch(shop: Shop) -> Steps:
+def test_a_new_column_of_a_raw_table_comes_with_its_batch(shop: Shop) -> Steps:
     """The loader adds the column before it appends the batch; no test may fail in between."""
     shop.raw.append("gains", 1, [row(1, 1)])
     for kind in ("latest", "history"):
@@ -187,7 +187,7 @@ def test_a_latest_table_may_be_joined(shop: Shop) -> Steps:
 
 
 @in_step
-def test_a_key_that_a_deleted_row_does_not_hold_is_refused(shop: Shop) -> Steps:
+def test_a_key_that_a_tombstone_lacks_is_refused(shop: Shop) -> Steps:
     """`strict: false` allows a key that is computed from the raw table's key alone."""
     shop.project.write(
         "models/keyed.yml",
@@ -235,7 +235,7 @@ def test_a_column_that_somebody_renamed_in_a_latest_table(shop: Shop) -> Steps:
 
 
 @in_step
-def test_a_key_and_a_condition_that_meet_the_proofs_own_words(shop: Shop) -> Steps:
+def test_names_that_the_tests_use_themselves(shop: Shop) -> Steps:
     """The key has the name of a test's own column, and a condition ends with a comment."""
     select = f"select id as actual_rows, cursor, status, {META} from {{{{ source('shop', 'eu') }}}}"
     shop.model("worded", select, unique_key="actual_rows")
@@ -245,6 +245,6 @@ def test_a_key_and_a_condition_that_meet_the_proofs_own_words(shop: Shop) -> Ste
     yield shop.plan_build("worded")
 
 
-def test_all_that_was_built_is_proved(shop: Shop, outcomes: Outcomes) -> None:
+def test_all_models_match_their_raw_tables(shop: Shop, outcomes: Outcomes) -> None:
     """Tests each model once, after its last build."""
     shop.prove()

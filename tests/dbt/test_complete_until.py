@@ -85,7 +85,7 @@ def test_hours_that_are_no_number_are_refused(project: DbtProject, planted: RawS
     assert expected in (result.message or "")
 
 
-def test_a_model_reads_up_to_it(project: DbtProject, planted: RawSchema) -> None:
+def test_the_macro_and_the_freshness_model(project: DbtProject, planted: RawSchema) -> None:
     tables = [{"name": table} for table in CASES]
     project.write(
         "models/sources.yml",

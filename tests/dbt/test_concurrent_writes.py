@@ -18,7 +18,7 @@ KINDS = ("latest", "history")
 ROWS = 60
 
 
-class Amid:
+class DeletingProgram:
     """Deletes a row of a table, once, before or after a statement of the table's build."""
 
     def __init__(self, schema: str) -> None:
@@ -48,7 +48,7 @@ def shop(project: DbtProject, raw: RawSchema) -> Shop:
 
 
 @pytest.fixture(autouse=True)
-def proved(shop: Shop) -> Iterator[None]:
+def run_tests_of_built_models(shop: Shop) -> Iterator[None]:
     """Runs the tests of the models that each test has built."""
     yield
     shop.prove()
@@ -61,7 +61,7 @@ def proved(shop: Shop) -> Iterator[None]:
         ("compacting", "system.rewrite_data_files(table => '{table}'", True),
     ],
 )
-def test_it_is_not_vouched_for(
+def test_the_watermark_does_not_cover_a_foreign_write(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, raw_table: str, statement: str, after: bool
 ) -> None:
     """If the watermark named the foreign commit, no later build would detect it."""
@@ -93,7 +93,7 @@ def test_it_is_not_vouched_for(
     assert all(map(vouched_for, KINDS))
 
     shop.raw.append(raw_table, 3, [row(1, 3, "shut")])
-    amid = Amid(schema)
+    amid = DeletingProgram(schema)
     amid.install(monkeypatch, statement, after=after)
     assert shop.messages(*KINDS) == dict.fromkeys(KINDS, "MERGE to batch 3")
     assert amid.written == set(KINDS)
@@ -101,7 +101,7 @@ def test_it_is_not_vouched_for(
     assert shop.messages(*KINDS) == dict.fromkeys(KINDS, "REBUILD to batch 3")
 
 
-def test_the_next_run_sees_what_was_written_to_raw_after_the_proof(
+def test_the_next_run_detects_a_write_to_the_raw_table_after_the_check(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run that built the table uses its own verdict and does not read the raw table again."""

@@ -110,7 +110,7 @@ def state(batch: int) -> dict[str, Any]:
     return {"batch": batch, "cursor": cursor, "cursor_field": "updated_at", "generation": 1}
 
 
-def said(results: dict[str, Result]) -> dict[str, str]:
+def statuses(results: dict[str, Result]) -> dict[str, str]:
     return {name: one.status for name, one in results.items()}
 
 
@@ -118,7 +118,7 @@ def said(results: dict[str, Result]) -> dict[str, str]:
 def company(project: DbtProject, raw: RawSchema) -> Company:
     company = Company(project, raw)
     results = company.run("build", "--target", "prod")
-    assert set(said(results).values()) <= {"success", "pass"}, results
+    assert set(statuses(results).values()) <= {"success", "pass"}, results
     (project.folder / "prod").mkdir()
     manifest = project.folder / "target" / "manifest.json"
     (project.folder / "prod" / "manifest.json").write_bytes(manifest.read_bytes())
@@ -133,11 +133,11 @@ def test_defer(company: Company) -> None:
     """Tests and downstream models of models that were not built in this target read production."""
     defer = state_of_production(company)
     results = company.run("test", *defer)
-    assert set(said(results).values()) == {"pass"}, results
-    assert said(company.run("build", "--select", "mart", *defer)) == {"mart": "success"}
+    assert set(statuses(results).values()) == {"pass"}, results
+    assert statuses(company.run("build", "--select", "mart", *defer)) == {"mart": "success"}
     assert company.rows("dev", "mart") == [(1, "B"), (2, "A")]
     results = company.run("build", "--select", "orders_latest", *defer)
-    assert set(said(results).values()) == {"success", "pass"}, results
+    assert set(statuses(results).values()) == {"success", "pass"}, results
     assert company.rows("dev", "orders_latest") == [(1, "B"), (2, "A")]
     # each target's table has its own verdicts
     for target in ("prod", "dev"):
@@ -150,10 +150,10 @@ def test_defer(company: Company) -> None:
 def test_empty(company: Company) -> None:
     """In a new schema, `--empty` creates empty tables, which the next build fills."""
     results = company.run("build", "--empty", "--target", "empty")
-    assert set(said(results).values()) <= {"success", "pass"}, results
+    assert set(statuses(results).values()) <= {"success", "pass"}, results
     assert company.rows("empty", "orders_latest") == []
     results = company.run("build", "--select", *MODELS, "--target", "empty")
-    assert set(said(results).values()) <= {"success", "pass"}, results
+    assert set(statuses(results).values()) <= {"success", "pass"}, results
     assert company.rows("empty", "orders_latest") == [(1, "B"), (2, "A")]
 
 
@@ -163,7 +163,7 @@ def test_show(company: Company) -> None:
     [shown] = company.run("show", "--inline", inline, "--target", "prod").values()
     assert shown.status == "success"
     shown = company.run("show", "--select", "orders_latest", "--target", "prod")
-    assert set(said(shown).values()) == {"success"}
+    assert set(statuses(shown).values()) == {"success"}
 
 
 def test_unit_tests(company: Company) -> None:
@@ -185,7 +185,7 @@ def test_unit_tests(company: Company) -> None:
         results = company.run("test", "--select", "test_type:unit", "--target", "prod")
     finally:
         path.unlink()
-    assert said(results) == {
+    assert statuses(results) == {
         **dict.fromkeys((f"unit_{name}" for name in MODELS), "pass"),
         "unit_wrong": "fail",
     }
@@ -219,14 +219,14 @@ def test_contracts(company: Company) -> None:
     company.schema_file(contract={"enforced": True})
     try:
         results = company.run("run", "--select", *MODELS, "--target", "contract")
-        assert said(results) == dict.fromkeys(MODELS, "success"), results
+        assert statuses(results) == dict.fromkeys(MODELS, "success"), results
         company.raw.spark.sql(f"alter table {company.raw.schema}.orders add columns (note string)")
         company.project.write(
             "models/stg_orders.sql",
             "{{ config(materialized='ephemeral') }}\nselect * from {{ source('shop', 'orders') }}",
         )
         results = company.run("run", "--select", *MODELS, "--target", "contract")
-        assert said(results) == dict.fromkeys(MODELS, "error")
+        assert statuses(results) == dict.fromkeys(MODELS, "error")
         for name in MODELS:
             assert "contract" in re.sub(r"\s+", " ", results[name].message)
     finally:
@@ -239,6 +239,6 @@ def test_retry_and_fail_fast(company: Company) -> None:
     good = path.read_text()
     path.write_text(good.replace("unique_key='id'", "unique_key='nobody'"))
     results = company.run("run", "--fail-fast", "--select", "orders_history")
-    assert said(results)["orders_history"] == "error"
+    assert statuses(results)["orders_history"] == "error"
     path.write_text(good)
-    assert said(company.run("retry")) == {"orders_history": "success"}
+    assert statuses(company.run("retry")) == {"orders_history": "success"}

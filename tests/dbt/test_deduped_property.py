@@ -103,7 +103,7 @@ def probe(project: DbtProject, raw: RawSchema, shuffled: None) -> Probe:
 )
 @given(seed=st.integers(1, 2**31))
 @example(seed=0)
-def test_merged_is_rebuilt_is_defined(probe: Probe, seed: int) -> None:
+def test_merged_equals_rebuilt_equals_definition(probe: Probe, seed: int) -> None:
     """Compares after each build of one or more new batches; another build changes nothing.
 
     The histories of a seed are independent of each other, so a difference names one of them.

@@ -27,7 +27,7 @@ def some_rows(chance: random.Random) -> list[Row]:
     return rows
 
 
-def counted(batches: list[list[Row]], cursor: str | None) -> dict[str, Any]:
+def count_duplicates(batches: list[list[Row]], cursor: str | None) -> dict[str, Any]:
     """Returns the expected counts, by comparing each row with the previous one of its key."""
     found: Counter[str] = Counter()
     before: dict[tuple[Any, ...], tuple[Row, int]] = {}
@@ -56,7 +56,7 @@ def counted(batches: list[list[Row]], cursor: str | None) -> dict[str, Any]:
     }
 
 
-def test_counts_follow_what_is_new(spark: SparkSession, raw: RawSchema, tmp_path: Path) -> None:
+def test_counts_equal_their_definition(spark: SparkSession, raw: RawSchema, tmp_path: Path) -> None:
     """Includes empty batches, an empty table, and a table that was dropped and created again."""
     project = DbtProject(
         spark,
@@ -93,7 +93,7 @@ def test_counts_follow_what_is_new(spark: SparkSession, raw: RawSchema, tmp_path
     assert results["cq_duplicates"].status == "success", results
     found = {one["table_name"]: one for one in project.rows("cq_duplicates")}
     cursors = {"by_key": None, "by_text": "payload"}
-    expected = {t: counted(batches[t], cursors.get(t, "at")) for t in TABLES}
+    expected = {t: count_duplicates(batches[t], cursors.get(t, "at")) for t in TABLES}
     kept = {t: {name: one[name] for name in expected[t]} for t, one in found.items()}
     assert kept == expected
     assert any(one["redelivered_rows"] for one in expected.values())

@@ -152,11 +152,11 @@ def healthy(project: DbtProject, raw: RawSchema) -> Healthy:
     return Healthy(project, raw)
 
 
-def test_nothing_is_red_where_nothing_is_wrong(healthy: Healthy) -> None:
+def test_all_tests_pass_without_a_fault(healthy: Healthy) -> None:
     assert healthy.red() == set()
 
 
-def _at_once() -> Iterator[tuple[str, ...]]:
+def _group_faults() -> Iterator[tuple[str, ...]]:
     """Yields groups of faults that one run can test, because none affects another's test.
 
     Every test reads the raw table, so its faults are tested one by one. Of the other tables, each
@@ -171,8 +171,8 @@ def _at_once() -> Iterator[tuple[str, ...]]:
         yield tuple(name for name in names if name)
 
 
-@pytest.mark.parametrize("wrong", [*_at_once()], ids=" + ".join)
-def test_a_proof_turns_red(healthy: Healthy, wrong: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("wrong", [*_group_faults()], ids=" + ".join)
+def test_the_test_of_a_fault_fails(healthy: Healthy, wrong: tuple[str, ...]) -> None:
     faults = [FAULTS[name] for name in wrong]
     before = {fault.table: healthy.snapshot(healthy.named(fault.table)) for fault in faults}
     try:
@@ -201,7 +201,7 @@ def table_of(fault: Fault) -> str:
     return models.get(fault.proof, rows.rpartition(".")[2])
 
 
-def test_all_is_put_back(healthy: Healthy) -> None:
+def test_all_faults_are_reverted(healthy: Healthy) -> None:
     """The tests above have reverted every fault: a remaining one would hide the next."""
     assert healthy.red() == set()
     for table in (RAW, STATE, SYNCS, LATEST, HISTORY):

@@ -118,7 +118,7 @@ def shop(project: DbtProject, raw: RawSchema) -> DbtProject:
     return project
 
 
-def test_where_narrows_what_judges_rows_and_is_refused_by_what_judges_tables(
+def test_where_narrows_tests_of_rows_and_is_refused_by_tests_of_tables(
     shop: DbtProject,
 ) -> None:
     """For a model of our materializations, `where` narrows the versions behind its rows."""
@@ -141,7 +141,7 @@ def test_where_narrows_what_judges_rows_and_is_refused_by_what_judges_tables(
     assert len([one for one in results.values() if one.tested == "OddLatest"]) == 5
 
 
-def test_nothing_is_judged_of_empty_models(shop: DbtProject) -> None:
+def test_tests_of_empty_models_pass(shop: DbtProject) -> None:
     chosen = ["package:strandline", "source:shop", "unique", "unique_where"]
     results = shop.run("build", "--empty", "--select", *chosen)
     assert {one.status for one in results.values()} == {"success", "pass"}, {

@@ -52,7 +52,7 @@ def results(project: DbtProject, raw: RawSchema) -> dict[str, Result]:
         test["config"] = {**case.config}
         tests = [{f"strandline.{case.test}": test}]
         if case.test == "matches_raw":
-            stand_in(own, name, f"{name}_snapshot")
+            create_tested_table(own, name, f"{name}_snapshot")
             test["arguments"] |= {"raw": f"source('rows', '{name}')", **KEY}
             tables[source].append({"name": f"{name}_snapshot", "data_tests": tests})
         row_tests = tests if case.test not in (*OF_ALL_TABLES, "matches_raw") else []
@@ -101,7 +101,7 @@ def failing(results: dict[str, Result], project: DbtProject) -> dict[str, list[d
     return {test: project.failing_rows(results[test]) for test in (*OF_ALL_TABLES, AT_ONCE)}
 
 
-def stand_in(raw: RawSchema, name: str, snapshot: str) -> None:
+def create_tested_table(raw: RawSchema, name: str, snapshot: str) -> None:
     """Creates the table that a matches_raw case tests, with right or wrong rows."""
     table = f"{raw.schema}.{name}"
     raw.spark.sql(
@@ -128,7 +128,7 @@ def matched(found: Any, wanted: Any) -> bool:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_names_the_rows(
+def test_returns_the_failing_rows(
     name: str,
     results: dict[str, Result],
     failing: dict[str, list[dict[str, Any]]],
@@ -150,7 +150,7 @@ def test_names_the_rows(
     assert bool(case.rows) == (case.status != "pass")
 
 
-def test_what_was_judged_stays_judged(
+def test_stored_verdicts_keep_the_results(
     results: dict[str, Result], failing: dict[str, list[dict[str, Any]]], project: DbtProject
 ) -> None:
     """With the verdicts that the build stored, tests that cover all tables return the same rows."""
@@ -164,7 +164,7 @@ def test_what_was_judged_stays_judged(
 
 
 @pytest.mark.parametrize("test", TYPOS)
-def test_a_column_that_is_not_there(test: str, results: dict[str, Result]) -> None:
+def test_a_column_that_does_not_exist(test: str, results: dict[str, Result]) -> None:
     """Instead of Spark's plan, the error names test, table, argument and the existing columns."""
     told = results[f"typo_{test}"]
     assert told.status == "error"

@@ -127,7 +127,7 @@ def shop(project: DbtProject, raw: RawSchema) -> Shop:
 
 
 @in_step
-def test_nothing_new_writes_nothing(shop: Shop) -> Steps:
+def test_a_build_without_a_new_batch_writes_nothing(shop: Shop) -> Steps:
     """Without a new batch, a build writes no snapshot or metadata file; docs are persisted once."""
     shop.raw.append("orders", 1, [row(1, 1), row(2, 1)])
     assert (yield shop.plan_build("orders")) == "REBUILD to batch 1"
@@ -142,7 +142,7 @@ def test_nothing_new_writes_nothing(shop: Shop) -> Steps:
 
 
 @in_step
-def test_refuses_with_a_remedy(shop: Shop) -> Steps:
+def test_a_refusal_names_the_remedy(shop: Shop) -> Steps:
     words = {
         "no_key": ["needs a unique_key", "unique_key='id'"],
         "wrong_key": [
@@ -187,7 +187,7 @@ def test_column_added_in_raw(shop: Shop) -> Steps:
 
 
 @in_step
-def test_rolled_back_target_heals(shop: Shop) -> Steps:
+def test_a_latest_table_that_was_rolled_back_is_rebuilt(shop: Shop) -> Steps:
     """The watermark names a snapshot that is no longer current, so the table is rebuilt."""
     shop.raw.append("rolled", 1, [row(1, 1, "1"), row(2, 1, "1"), row(3, 1, "1")])
     yield shop.plan_build("rolled")
@@ -220,7 +220,7 @@ def test_crash_between_merge_and_watermark(shop: Shop) -> Steps:
 
 
 @in_step
-def test_recreated_raw_table_is_built_anew(shop: Shop) -> Steps:
+def test_a_recreated_raw_table_causes_a_rebuild(shop: Shop) -> Steps:
     shop.raw.append("recreated", 1, [row(1, 1)])
     shop.raw.append("recreated", 2, [row(2, 1)])
     yield shop.plan_build("recreated")
@@ -232,7 +232,7 @@ def test_recreated_raw_table_is_built_anew(shop: Shop) -> Steps:
 
 
 @in_step
-def test_raw_loaded_anew_to_the_same_batch_is_built_anew(shop: Shop) -> Steps:
+def test_a_raw_table_loaded_again_to_the_same_batch_causes_a_rebuild(shop: Shop) -> Steps:
     """A raw table that was dropped and loaded again is recognized by its id, not its batch."""
     both = ("reloaded", "history_reloaded")
     for table in ("reloaded", "kept"):
@@ -263,7 +263,7 @@ def load(shop: Shop, table: str, identity: str, rows: list[Row]) -> None:
 
 
 @in_step
-def test_a_foreign_compaction_is_no_difference(shop: Shop) -> Steps:
+def test_compaction_by_another_program_is_no_difference(shop: Shop) -> Steps:
     """Compaction by another program keeps the table valid, even after a batch with only deletes."""
     shop.raw.append("foreign", 1, [row(1, 1), row(2, 1), row(3, 1)])
     yield shop.plan_build("foreign")
@@ -285,7 +285,7 @@ def test_a_foreign_compaction_is_no_difference(shop: Shop) -> Steps:
 
 
 @in_step
-def test_full_refresh_hides_what_vanished(shop: Shop) -> Steps:
+def test_a_full_refresh_hides_deleted_rows(shop: Shop) -> Steps:
     """A full refresh hides missing rows once the ledger lists it as complete, and not before."""
     raw = shop.raw
     raw.append("stale", 1, [row(1, 1), row(2, 1)])
@@ -386,7 +386,7 @@ def confirm(spark: SparkSession, table: str) -> None:
 
 
 @in_step
-def test_small_files_are_put_together_once(shop: Shop) -> Steps:
+def test_small_files_are_compacted_once(shop: Shop) -> Steps:
     """Delete files are removed, too; otherwise, they would make every build rewrite the table."""
     raw, spark = shop.raw, shop.project.spark
     table = f"{shop.project.schema}.small_files"
@@ -414,7 +414,7 @@ def test_small_files_are_put_together_once(shop: Shop) -> Steps:
 
 
 @in_step
-def test_a_rewrite_that_breaks_off_costs_no_build(shop: Shop) -> Steps:
+def test_a_failed_rewrite_of_files_causes_no_rebuild(shop: Shop) -> Steps:
     """The merge before the failed rewrite remains valid, so the table is not rebuilt."""
     raw, spark = shop.raw, shop.project.spark
     table = f"{shop.project.schema}.broken_off"
@@ -436,7 +436,7 @@ def test_a_rewrite_that_breaks_off_costs_no_build(shop: Shop) -> Steps:
 
 
 @in_step
-def test_many_deleted_rows_are_not_read_for_ever(shop: Shop) -> Steps:
+def test_files_with_many_deleted_rows_are_rewritten(shop: Shop) -> Steps:
     """A merge marks replaced rows as deleted, and readers skip them until files are rewritten.
 
     The build reads the number of deleted rows from metadata: it claims a million instead of ten.

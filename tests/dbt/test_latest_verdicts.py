@@ -253,7 +253,7 @@ def test_an_old_fault_is_found_when_its_turn_comes(project: DbtProject, raw: Raw
 
 
 @in_step
-def test_a_key_that_has_grown_in_raw_is_the_same_key(project: DbtProject, raw: RawSchema) -> Steps:
+def test_a_key_of_a_widened_column_is_the_same_key(project: DbtProject, raw: RawSchema) -> Steps:
     """The bigint of the raw table and the int of the latest table have different hashes."""
     shop = Snapshot(project, raw, "grown")
     for key in (1, 2, 3):
@@ -274,7 +274,7 @@ def test_a_key_that_has_grown_in_raw_is_the_same_key(project: DbtProject, raw: R
 
 
 @in_step
-def test_a_column_that_has_grown_in_raw_is_compared(project: DbtProject, raw: RawSchema) -> Steps:
+def test_a_widened_column_is_compared(project: DbtProject, raw: RawSchema) -> Steps:
     shop = Snapshot(project, raw, "wider")
     project.spark.sql(f"alter table {shop.raw_name} add column amount decimal(10, 2)")
     shop.append(row(1, 1), row(2, 1))
@@ -289,7 +289,7 @@ def test_a_column_that_has_grown_in_raw_is_compared(project: DbtProject, raw: Ra
 
 
 @in_step
-def test_a_doubled_key_is_found_although_the_key_has_grown(
+def test_a_duplicate_key_is_found_after_its_column_was_widened(
     project: DbtProject, raw: RawSchema
 ) -> Steps:
     """Altering a table creates no Iceberg snapshot, so the newest one has the narrower type."""
@@ -345,7 +345,7 @@ def test_selects_by_row(project: DbtProject) -> None:
 
 
 @in_step
-def test_a_select_that_reads_other_rows_is_rebuilt_and_asked_for_all_of_raw(
+def test_a_select_that_reads_other_rows_is_rebuilt_and_fully_checked(
     project: DbtProject, raw: RawSchema
 ) -> Steps:
     """A new batch may make the SELECT return older versions, which a merge would miss."""
@@ -372,7 +372,7 @@ def test_a_select_that_reads_other_rows_is_rebuilt_and_asked_for_all_of_raw(
 
 
 @in_step
-def test_what_is_right_stays_green(project: DbtProject, raw: RawSchema) -> Steps:
+def test_a_correct_table_passes(project: DbtProject, raw: RawSchema) -> Steps:
     """Random batches with late versions, deletes and keys that return, in any order."""
     chance = random.Random(SEED)
     shop = Snapshot(project, raw, "right")

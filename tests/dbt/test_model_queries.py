@@ -58,7 +58,7 @@ def test_a_filter_before_the_dedupe_is_refused(shop: Shop) -> Steps:
 
 
 @in_step
-def test_a_version_that_is_left_out_is_refused_at_once(shop: Shop) -> Steps:
+def test_a_select_that_leaves_out_versions_is_refused(shop: Shop) -> Steps:
     """Otherwise, an older version that arrives late would be shown although a newer one exists."""
     shop.raw.append("drafts", 1, [row(1, 10, "draft"), row(2, 1, "open")])
     kinds = ("drafts_latest", "drafts_history")
@@ -79,7 +79,7 @@ def test_a_version_that_is_left_out_is_refused_at_once(shop: Shop) -> Steps:
 
 
 @in_step
-def test_a_filter_on_the_key_is_no_loss(shop: Shop) -> Steps:
+def test_a_filter_on_the_key_is_allowed_by_strict_false(shop: Shop) -> Steps:
     """`strict: false` allows it, because only the author can know that no row is lost."""
     shop.raw.append("keyed", 1, [row(1, 1), row(200, 1)])
     shop.model("keyed", READS % "keyed" + " where id < 100", strict=False)
@@ -99,7 +99,7 @@ def test_a_join_that_multiplies_is_refused(shop: Shop) -> Steps:
 
 
 @in_step
-def test_a_filter_beside_a_computed_key_is_refused(shop: Shop) -> Steps:
+def test_a_filter_with_a_computed_key_is_refused(shop: Shop) -> Steps:
     shop.raw.append("filtered", 1, [row(1, 1), row(2, 1)])
     shop.raw.append("filtered", 2, [row(1, 2, "closed"), gone(2, 2)])
     staged = (
@@ -115,7 +115,7 @@ def test_a_filter_beside_a_computed_key_is_refused(shop: Shop) -> Steps:
 
 
 @in_step
-def test_several_raw_tables_say_where_a_row_is_from(shop: Shop) -> Steps:
+def test_a_union_of_raw_tables_labels_its_rows(shop: Shop) -> Steps:
     shop.raw.append("eu", 1, [row(1, 1)])
     shop.raw.append("us", 1, [row(2, 1)])
     eu, us = (f"source('shop', '{name}')" for name in ("eu", "us"))
@@ -147,7 +147,7 @@ def test_several_raw_tables_say_where_a_row_is_from(shop: Shop) -> Steps:
 
 
 @in_step
-def test_what_it_reads_and_how_is_part_of_the_watermark(shop: Shop) -> Steps:
+def test_a_changed_source_or_select_causes_a_rebuild(shop: Shop) -> Steps:
     """A model with another source or SELECT is rebuilt, or refused if that is forbidden."""
     shop.raw.append("moved", 1, [row(1, 1, "old")])
     shop.raw.append("edited", 1, [row(1, 1, "new"), row(2, 1, "new")])
@@ -168,7 +168,7 @@ def test_what_it_reads_and_how_is_part_of_the_watermark(shop: Shop) -> Steps:
 
 
 @in_step
-def test_through_ephemeral_models_to_the_raw_table(shop: Shop) -> Steps:
+def test_ephemeral_models_over_the_raw_table(shop: Shop) -> Steps:
     """delete_stale, tests and watermark use the raw table behind; a changed SELECT rebuilds."""
     shop.raw.append("viewed", 1, [row(1, 1), row(2, 1)])
     shop.raw.syncs("viewed", [{"batch": 1, "mode": "full_refresh"}])
@@ -193,7 +193,7 @@ def test_through_ephemeral_models_to_the_raw_table(shop: Shop) -> Steps:
 
 
 @in_step
-def test_a_table_between_raw_and_its_snapshot_is_refused(shop: Shop) -> Steps:
+def test_a_table_between_the_raw_table_and_a_model_is_refused(shop: Shop) -> Steps:
     """The table may leave out tombstones: a deleted row would stay, and the test would pass."""
     shop.raw.append("tabled", 1, [row(1, 1), row(2, 1), gone(2, 2)])
     living = READS % "tabled" + " where not _cq_deleted"
@@ -210,7 +210,7 @@ def test_a_table_between_raw_and_its_snapshot_is_refused(shop: Shop) -> Steps:
 
 
 @in_step
-def test_a_seed_may_stand_for_raw(shop: Shop) -> Steps:
+def test_a_seed_can_replace_the_raw_table(shop: Shop) -> Steps:
     """Useful in a project's own tests; each build is a rebuild, as no batch shows changes."""
     line = "{},{},open,shop,2025-01-01 00:00:00,1,{},7,false,1"
     header = f"id,cursor,status,{META.replace(', ', ',')}"
@@ -237,7 +237,7 @@ def test_sample_is_refused(shop: Shop) -> Steps:
 
 
 @in_step
-def test_names_that_sql_would_trip_over(shop: Shop) -> Steps:
+def test_names_that_need_quotes_or_clash(shop: Shop) -> Steps:
     """Columns with the names of the package's own aliases, quoted struct fields, capitals."""
     odd = {"at": 1, "since": 2, "place": 3, "newest": 4, "keys": 5}
     shop.raw.spark.sql(
@@ -270,7 +270,7 @@ def test_names_that_sql_would_trip_over(shop: Shop) -> Steps:
 
 
 @in_step
-def test_words_of_secrets_are_names_like_others(shop: Shop) -> Steps:
+def test_names_that_spark_would_redact(shop: Shop) -> Steps:
     """Spark redacts properties that contain words such as `url`, `password` or `token`."""
     shop.raw.spark.sql(f"alter table {shop.raw.schema}.tokens add columns (url string)")
     shop.raw.append("tokens", 1, [row(1, 1, url="a"), row(2, 1, "password", url="b")])
@@ -285,7 +285,7 @@ def test_words_of_secrets_are_names_like_others(shop: Shop) -> Steps:
 
 
 @in_step
-def test_on_schema_change_fail_and_contracts(shop: Shop) -> Steps:
+def test_on_schema_change_fail(shop: Shop) -> Steps:
     shop.raw.append("strict", 1, [row(1, 1)])
     shop.model("strict", READS % "strict", on_schema_change="fail")
     yield shop.plan_build("strict")
@@ -318,7 +318,7 @@ def _damage(
 
 
 @in_step
-def test_the_proof_of_a_snapshot(shop: Shop) -> Steps:
+def test_matches_raw_finds_damage_of_a_latest_table(shop: Shop) -> Steps:
     """The test uses the stored watermark and SELECT, not the rows that remain in the table."""
     damages = {
         "delete from {t} where id = 3": MISSING,
@@ -336,7 +336,7 @@ def test_the_proof_of_a_snapshot(shop: Shop) -> Steps:
 
 
 @in_step
-def test_the_proof_of_a_history(shop: Shop) -> Steps:
+def test_matches_raw_finds_damage_of_a_history(shop: Shop) -> Steps:
     damages = {
         "delete from {t} where not is_current": MISSING,
         "update {t} set valid_to = valid_to + interval 1 day where not is_current": DIFFERS,
@@ -351,6 +351,6 @@ def test_the_proof_of_a_history(shop: Shop) -> Steps:
     assert found == {damage: {problem} for damage, problem in damages.items()}
 
 
-def test_all_that_was_built_is_proved(shop: Shop, outcomes: Outcomes) -> None:
+def test_all_models_match_their_raw_tables(shop: Shop, outcomes: Outcomes) -> None:
     """Tests each model once, after its last build."""
     shop.prove()

@@ -25,7 +25,7 @@ def shop(project: DbtProject, raw: RawSchema) -> Shop:
 
 
 @in_step
-def test_a_table_that_something_else_wrote(shop: Shop) -> Steps:
+def test_a_table_that_another_program_wrote(shop: Shop) -> Steps:
     """`create or replace` keeps properties, so the watermark names its Iceberg snapshot."""
     kinds, spark = ("latest", "history"), shop.project.spark
     shop.raw.append("written", 1, [row(1, 1), row(2, 1)])
@@ -57,7 +57,7 @@ def test_a_table_that_something_else_wrote(shop: Shop) -> Steps:
 
 
 @in_step
-def test_where_a_build_anew_is_forbidden(shop: Shop) -> Steps:
+def test_a_damaged_table_is_refused_where_a_rebuild_is_forbidden(shop: Shop) -> Steps:
     """A build does not merge into rows of an interrupted build or of another program."""
     table, spark = f"{shop.project.schema}.forbidden", shop.project.spark
     shop.raw.append("forbidden", 1, [row(1, 1), row(2, 1)])
@@ -84,7 +84,7 @@ def test_where_a_build_anew_is_forbidden(shop: Shop) -> Steps:
 
 
 @in_step
-def test_every_reason_to_build_anew_is_refused_where_that_is_forbidden(shop: Shop) -> Steps:
+def test_every_reason_for_a_rebuild_is_refused_where_that_is_forbidden(shop: Shop) -> Steps:
     shop.raw.append("stuck", 1, [row(1, 1), row(2, 1)])
     for table in ("typed", "stale"):
         shop.raw.append(table, 1, [row(1, 1), row(2, 1)])
@@ -127,7 +127,7 @@ def test_every_reason_to_build_anew_is_refused_where_that_is_forbidden(shop: Sho
 
 
 @in_step
-def test_of_a_key_in_two_tables_the_later_in_the_list_tells(shop: Shop) -> Steps:
+def test_for_a_key_in_two_tables_the_later_in_the_list_counts(shop: Shop) -> Steps:
     """For any order of the source() calls, and even if the later table's refresh lacks the key."""
     shop.raw.append("old", 1, [row(1, 1, "old"), row(2, 1, "old"), row(3, 1, "old")])
     shop.raw.append("new", 1, [row(1, 1, "new"), row(2, 1, "new")])
@@ -158,7 +158,7 @@ def test_of_a_key_in_two_tables_the_later_in_the_list_tells(shop: Shop) -> Steps
 
 
 @in_step
-def test_what_is_joined_beside_raw(shop: Shop) -> Steps:
+def test_a_join_with_tables_that_are_not_raw(shop: Shop) -> Steps:
     """No batch shows changes of a seed or of another table, so each build is a rebuild."""
     raw, spark = shop.raw, shop.project.spark
     spark.sql(
@@ -216,7 +216,7 @@ def test_types_that_iceberg_stores_as_others(shop: Shop) -> Steps:
 
 
 @in_step
-def test_a_union_follows_a_column_that_raw_gains(shop: Shop) -> Steps:
+def test_a_union_with_a_new_column_of_a_raw_table(shop: Shop) -> Steps:
     """Its SELECT might use the new column, so old rows are recomputed once."""
     both = "source('shop', 'eu'), source('shop', 'us')"
     union = f"select * from ({{{{ strandline.union_raw([{both}]) }}}}) as both"
@@ -335,7 +335,7 @@ def test_a_raw_table_that_was_rolled_back(shop: Shop) -> Steps:
 
 
 @in_step
-def test_a_join_with_files_that_no_name_stands_for(
+def test_a_join_with_files_that_are_read_by_path(
     shop: Shop, tmp_path_factory: pytest.TempPathFactory
 ) -> Steps:
     """Changes of files cannot be detected, so each new batch causes a rebuild."""
@@ -353,7 +353,7 @@ def test_a_join_with_files_that_no_name_stands_for(
 
 
 @in_step
-def test_what_is_computed_from_columns_of_raw_that_have_grown(shop: Shop) -> Steps:
+def test_expressions_of_widened_columns(shop: Shop) -> Steps:
     """Results may change for old rows, so the table is rebuilt once; later batches are merged."""
     spark, table = shop.project.spark, f"{shop.raw.schema}.grown"
     spark.sql(f"alter table {table} add columns (price float, who struct<name: string>)")
@@ -392,7 +392,7 @@ def test_what_is_computed_from_columns_of_raw_that_have_grown(shop: Shop) -> Ste
     assert set((yield shop.plan_messages(*names)).values()) == {"MERGE to batch 3"}
 
 
-def test_all_that_was_built_is_proved(shop: Shop, outcomes: Outcomes) -> None:
+def test_all_models_match_their_raw_tables(shop: Shop, outcomes: Outcomes) -> None:
     """Tests each model once, after its last build."""
     shop.prove()
 

@@ -35,7 +35,7 @@ def shop(project: DbtProject, raw: RawSchema) -> Shop:
 
 
 @pytest.fixture(autouse=True)
-def proved(shop: Shop) -> Iterator[None]:
+def run_tests_of_built_models(shop: Shop) -> Iterator[None]:
     """Runs the tests of the models that each test has built."""
     yield
     shop.prove()
@@ -141,7 +141,7 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
 }
 
 
-def test_says_what_to_do(shop: Shop) -> None:
+def test_a_refusal_names_the_remedy(shop: Shop) -> None:
     for name, (kind, select, config, _) in REFUSED.items():
         shop.model(name, select, f"deduped_{kind}", **config)
     messages = shop.messages(*REFUSED)
@@ -171,7 +171,7 @@ def test_what_cannot_be_stored_is_an_error(shop: Shop) -> None:
         assert not shop.has(name)
 
 
-def test_what_only_looks_alike_is_built(shop: Shop) -> None:
+def test_harmless_words_are_not_refused(shop: Shop) -> None:
     """Refused words in literals and comments need `strict: false`; in column names, they do not."""
     said = "status <> 'now' and status <> 'current_date; (select )' and cursor > 0"
     words = READ.replace("*", "*, 'now()' as `current_user`, status as uuid, 1 as current_date")
@@ -208,7 +208,7 @@ def test_a_union_of_one_table(shop: Shop) -> None:
     assert shop.messages(*kinds) == dict.fromkeys(kinds, "MERGE to batch 2")
 
 
-def test_without_its_ledger_a_model_does_not_guess_what_a_refresh_found(shop: Shop) -> None:
+def test_delete_stale_without_a_ledger_is_refused(shop: Shop) -> None:
     """The raw table has batches, so a ledger must exist; its name may be misspelt."""
     shop.model("unledgered", READ, delete_stale=True)
     flags = ("--vars", "{strandline__syncs_table: _cq_sincs}")

@@ -131,7 +131,7 @@ def test_an_empty_refresh_hides_nothing(modes: Modes) -> None:
     assert len(modes.rows("overwritten_deduped")) == len(modes.rows("overwritten")) == 3
 
 
-def test_a_query_asks_the_ledger_itself(modes: Modes) -> None:
+def test_newest_refresh_reads_the_ledger_at_query_time(modes: Modes) -> None:
     modes.sync()
     compiled = modes.dbt.run("run", "--select", "overwritten", manifest=modes.manifest)
     as_in_a_view = compiled["overwritten"].sql
@@ -158,7 +158,7 @@ def test_a_query_asks_the_ledger_itself(modes: Modes) -> None:
 
 
 @pytest.mark.parametrize("how", ["dropped", "rolled back"])
-def test_a_raw_table_that_begins_below_what_the_ledger_has_seen(modes: Modes, how: str) -> None:
+def test_generations_that_start_again_below_those_in_the_ledger(modes: Modes, how: str) -> None:
     modes.sync()
     modes.database.execute("update orders set note = 'second' where id = 1")
     for _ in range(3):
@@ -180,7 +180,7 @@ def test_a_raw_table_that_begins_below_what_the_ledger_has_seen(modes: Modes, ho
     assert modes.loader.rows(f"select id, note from ({sql}) order by 1") == now
 
 
-def test_what_was_refreshed_before_a_rollback_hides_nothing(modes: Modes) -> None:
+def test_a_refresh_that_was_rolled_back_hides_nothing(modes: Modes) -> None:
     modes.sync()
     [(first,)] = modes.loader.rows(
         "select snapshot_id from raw.orders.snapshots order by committed_at limit 1"
@@ -215,7 +215,7 @@ def test_a_view_follows_a_raw_table_that_is_dropped(modes: Modes) -> None:
     assert len(modes.loader.rows(sql)) == 3
 
 
-def test_an_ephemeral_model_is_in_no_ledger(modes: Modes) -> None:
+def test_newest_refresh_of_an_ephemeral_model_is_refused(modes: Modes) -> None:
     modes.sync()
     config = "{{ config(materialized='ephemeral') }}\n"
     modes.dbt.write("models/eph.sql", config + "select * from {{ source('shop', 'orders') }}")
@@ -225,7 +225,7 @@ def test_an_ephemeral_model_is_in_no_ledger(modes: Modes) -> None:
     assert "the ledger contains only raw tables" in refused.message
 
 
-def test_what_the_macros_ask_is_not_asked_without_a_connection_or_in_a_unit_test(
+def test_macros_query_nothing_without_a_connection_or_in_a_unit_test(
     modes: Modes,
 ) -> None:
     modes.sync()

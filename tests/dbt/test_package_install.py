@@ -133,7 +133,7 @@ STATEMENT = re.compile(r"^(\s|/\*.*?\*/|--[^\n]*\n)*", re.DOTALL)
 
 
 @pytest.mark.parametrize("command", ["compile", "test"])
-def test_a_warehouse_that_is_not_there_yet(
+def test_a_warehouse_that_does_not_exist_yet(
     spark: SparkSession, tmp_path: Path, command: str
 ) -> None:
     """The state after `loader init` and before the first `loader run`."""

@@ -164,7 +164,7 @@ def test_an_error_of_the_plugin_leaves_the_start_to_spark(project: Path) -> None
     assert "JAVA_GATEWAY_EXITED" in done.stdout + done.stderr
 
 
-def test_the_variable_turns_it_off(project: Path) -> None:
+def test_a_variable_turns_the_plugin_off(project: Path) -> None:
     """Without the plugin, Spark starts its launcher first; the test lets that fail to save time."""
     java = project.parent / "jdk" / "bin" / "java"
     java.write_text(java.read_text().replace("\nexec ", "\nexit 1\nexec "))

@@ -27,7 +27,9 @@ def results(project: DbtProject, raw: RawSchema) -> dict[str, Result]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_names_what_to_do(name: str, results: dict[str, Result], project: DbtProject) -> None:
+def test_returns_the_failing_rows(
+    name: str, results: dict[str, Result], project: DbtProject
+) -> None:
     """The failing rows of the case's table are exactly those of the case."""
     case = CASES[name]
     found = [row for row in project.failing_rows(results[name]) if row["table_name"] == name]

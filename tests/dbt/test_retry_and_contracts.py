@@ -35,7 +35,7 @@ select * from {{ ref('orders') }}
 DIES = "post_hook='select * from ' ~ target.schema ~ '.killed'"
 
 
-def _described(payload: str) -> dict[str, object]:
+def _describe_contract(payload: str) -> dict[str, object]:
     types = {**COLUMNS, "payload": payload}
     return {
         "config": {"contract": {"enforced": True}},
@@ -62,8 +62,8 @@ def shop(project: DbtProject, raw: RawSchema) -> DbtProject:
         {
             "sources": [{"name": "shop", "schema": raw.schema, "tables": tables}],
             "models": [
-                {"name": "agreed", **_described("string")},
-                {"name": "broken", **_described("int")},
+                {"name": "agreed", **_describe_contract("string")},
+                {"name": "broken", **_describe_contract("int")},
             ],
         },
     )
@@ -71,7 +71,7 @@ def shop(project: DbtProject, raw: RawSchema) -> DbtProject:
     return project
 
 
-def test_dbt_retry_goes_on(shop: DbtProject, raw: RawSchema) -> None:
+def test_dbt_retry_completes_a_failed_build(shop: DbtProject, raw: RawSchema) -> None:
     for batch in (1, 2):
         if batch > 1:
             raw.append("orders", batch, [{"id": 2, "cursor": batch, "payload": "newer"}])

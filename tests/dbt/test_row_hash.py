@@ -95,9 +95,7 @@ def results(project: DbtProject, raw: RawSchema) -> dict[str, Result]:
     return of_sources | project.run("build", "--select", "right_latest", "changed_latest")
 
 
-def test_a_row_that_somebody_changed_is_named(
-    results: dict[str, Result], project: DbtProject
-) -> None:
+def test_a_changed_row_is_named(results: dict[str, Result], project: DbtProject) -> None:
     for suffix in ("", "_latest"):
         right, changed = results[f"hash_right{suffix}"], results[f"hash_changed{suffix}"]
         assert (right.status, right.failures) == ("pass", 0), right.message

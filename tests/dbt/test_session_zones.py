@@ -104,7 +104,7 @@ def shop(project: DbtProject, raw: RawSchema) -> DbtProject:
     return project
 
 
-def test_instants_are_compared(shop: DbtProject, zone: str) -> None:
+def test_tests_compare_instants(shop: DbtProject, zone: str) -> None:
     on_records = ("test_name:state_consistent", "test_name:inclusive_cursor")
     results = shop.run("test", "--select", "source:shop", *on_records)
     assert len(results) == 10
@@ -114,7 +114,7 @@ def test_instants_are_compared(shop: DbtProject, zone: str) -> None:
     assert (row["key"], row["problem"]) == ("shop.wrong", "the cursor is ahead of the raw table")
 
 
-def test_a_time_is_utc(shop: DbtProject, zone: str) -> None:
+def test_as_of_times_are_utc(shop: DbtProject, zone: str) -> None:
     results = shop.run("run", "--select", "before", "after", "named", "cq_sync_log", "cq_freshness")
     assert {one.status for one in results.values()} == {"success"}, results
     found = {name: len(shop.rows(name)) for name in ("before", "after", "named")}

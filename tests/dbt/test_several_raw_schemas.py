@@ -152,7 +152,7 @@ def test_names_that_are_set_for_the_package(
     assert len(project.rows("cq_duplicates")) == 3
 
 
-def test_what_is_missing_fails_unless_it_is_declared(
+def test_a_missing_table_fails_unless_it_is_declared(
     lakes: dict[str, Lake], spark: SparkSession, tmp_path: Path
 ) -> None:
     """With the default names instead of the real ones, no test passes for lack of rows."""
@@ -192,7 +192,7 @@ def test_a_project_before_its_first_sync(spark: SparkSession, tmp_path: Path) ->
     assert len(rest) >= len({*OF_PACKAGE, *ON_LEDGER, ON_STATE})
 
 
-def test_an_incident_stays_known(
+def test_an_acknowledged_incident(
     lakes: dict[str, Lake], spark: SparkSession, tmp_path: Path
 ) -> None:
     """Acknowledged with who, when and why, it no longer fails a test, and a model lists it."""

@@ -110,7 +110,7 @@ def stripped(row: Row, way: str) -> Row:
 
 
 @pytest.mark.slow
-def test_merged_is_defined_and_proved(project: DbtProject, raw: RawSchema, written: None) -> None:
+def test_merged_equals_definition(project: DbtProject, raw: RawSchema, written: None) -> None:
     """Each table receives one or two batches before a build, or none."""
     drawn = {name: Histories.drawn(seed, HISTORIES, BATCHES) for seed, name in enumerate(TABLES)}
     numbers = dict.fromkeys(TABLES, 0)

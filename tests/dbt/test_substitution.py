@@ -32,7 +32,7 @@ def substituting(spark: SparkSession) -> Iterator[None]:
     spark.conf.set(SUBSTITUTION, before or "false")
 
 
-def test_each_session_of_the_loader_takes_names_as_they_are(
+def test_sessions_of_the_loader_substitute_nothing_in_names(
     spark: SparkSession, substituting: None
 ) -> None:
     for session in (sibling(spark), sibling(sibling(spark))):

@@ -15,12 +15,12 @@ TIES = "no_cursor_ties"
 AGAIN = ("--vars", "{strandline__prove_all: true}")
 
 
-def asks_after(one: Result, batch: int) -> bool:
+def reads_after(one: Result, batch: int) -> bool:
     """Returns whether a test has read only rows of later batches, or none at all."""
-    return f"_cq_batch > {batch}" in one.sql or asks_nothing(one)
+    return f"_cq_batch > {batch}" in one.sql or reads_nothing(one)
 
 
-def asks_nothing(one: Result) -> bool:
+def reads_nothing(one: Result) -> bool:
     """Returns whether a test has read no row, because the build has checked all of them."""
     return "the build has checked all rows" in one.sql
 
@@ -31,7 +31,7 @@ def acknowledged(test: str, batches: Any) -> dict[str, Any]:
 
 
 @in_step
-def test_only_what_is_new_is_asked(project: DbtProject, raw: RawSchema) -> Steps:
+def test_only_new_batches_are_read(project: DbtProject, raw: RawSchema) -> Steps:
     """A fault in a new batch is found at once, and in each build and test until it is repaired."""
     orders = CheckedTable(
         project, raw, "orders", {"latest": ALL, "history": ("matches_raw", "unique_key")}
@@ -39,14 +39,14 @@ def test_only_what_is_new_is_asked(project: DbtProject, raw: RawSchema) -> Steps
     orders.append(*days(1, 2))
     proved = yield orders.plan_build()
     assert (red(proved), len(proved)) == (set(), 7)
-    assert all(asks_after(one, 1) for one in proved.values())
+    assert all(reads_after(one, 1) for one in proved.values())
     orders.append(*days(3, 3))
     proved = yield orders.plan_build()
     assert (red(proved), len(proved)) == (set(), 7)
     assert len(orders.checks()) == 7
     # all new batches, and one bucket of keys in turn
     assert all("_cq_batch > 1" in asked and " in (1)" in asked for asked in orders.checks())
-    assert all(asks_after(one, 2) for one in proved.values())
+    assert all(reads_after(one, 2) for one in proved.values())
 
     orders.append(
         row(1, 3, "other"),  # the cursor of another version
@@ -61,7 +61,7 @@ def test_only_what_is_new_is_asked(project: DbtProject, raw: RawSchema) -> Steps
     assert red((yield orders.plan_build())) == wrong
     found = yield orders.plan_proof()
     assert red(found) == wrong
-    assert all(asks_after(one, 3) for one in found.values())
+    assert all(reads_after(one, 3) for one in found.values())
     orders.append(*days(5, 5, keys=(6, 7)))
     assert red((yield orders.plan_build())) == wrong
     assert red((yield orders.plan_proof())) == wrong
@@ -80,7 +80,7 @@ def test_only_what_is_new_is_asked(project: DbtProject, raw: RawSchema) -> Steps
 
 
 @in_step
-def test_a_small_table_is_proved_in_one_task(project: DbtProject, raw: RawSchema) -> Steps:
+def test_a_small_table_is_checked_in_one_task(project: DbtProject, raw: RawSchema) -> Steps:
     """The checks of a small table shuffle nothing, and find what those of a large one find."""
     small = ("--vars", "{strandline__rebuild_up_to_rows: 1000}")
     wares = CheckedTable(project, raw, "wares", {"latest": ALL, "history": ("matches_raw",)})
@@ -151,13 +151,13 @@ def test_a_failing_check_does_not_stop_the_others(project: DbtProject, raw: RawS
     goods.append(row(3, 4))
     proved = yield goods.plan_build()
     assert red(proved) == {"no_duplicates", "matches_raw"}
-    assert all(asks_after(one, 5) for one in proved.values())
+    assert all(reads_after(one, 5) for one in proved.values())
     goods.forge("latest", "update {0} set payload = 'a' where id = 2")
     assert red((yield goods.plan_proof())) == {"no_duplicates"}
 
 
 @in_step
-def test_a_variable_proves_everything(project: DbtProject, raw: RawSchema) -> Steps:
+def test_a_variable_makes_tests_read_all_rows(project: DbtProject, raw: RawSchema) -> Steps:
     """A fault that a build finds with `strandline__prove_all` fails later builds without it."""
     bills = CheckedTable(project, raw, "bills", {"latest": (TIES,)})
     for day in (1, 2, 3):
@@ -182,7 +182,7 @@ def test_what_another_program_writes_is_found_at_once(project: DbtProject, raw: 
     loans.append(*days(1, 1))
     loans.append(*days(2, 2))
     proved = yield loans.plan_build()
-    assert (red(proved), [asks_after(one, 2) for one in proved.values()]) == (set(), [True] * 2)
+    assert (red(proved), [reads_after(one, 2) for one in proved.values()]) == (set(), [True] * 2)
     before = loans.properties("latest")
     metadata = raw.spark.table(f"{loans.built('latest')}.metadata_log_entries").count()
 
@@ -209,16 +209,18 @@ def test_what_another_program_writes_is_found_at_once(project: DbtProject, raw: 
         "options => map('rewrite-all', 'true'))"
     )
     proved = yield loans.plan_proof()
-    assert (red(proved), [asks_after(one, 3) for one in proved.values()]) == (set(), [True] * 2)
+    assert (red(proved), [reads_after(one, 3) for one in proved.values()]) == (set(), [True] * 2)
 
     # without verdicts, as after a build by an older package, the tests read everything
     loans.set("latest", "strandline.proved", "{}")
     proved = yield loans.plan_proof()
-    assert (red(proved), [asks_after(one, 3) for one in proved.values()]) == (set(), [False] * 2)
+    assert (red(proved), [reads_after(one, 3) for one in proved.values()]) == (set(), [False] * 2)
 
 
 @in_step
-def test_another_table_starts_from_the_beginning(project: DbtProject, raw: RawSchema) -> Steps:
+def test_a_replaced_table_is_checked_from_the_beginning(
+    project: DbtProject, raw: RawSchema
+) -> Steps:
     """The raw table was dropped and loaded again, or the model shows it as of an earlier batch."""
     rents = CheckedTable(project, raw, "rents", {"latest": ("matches_raw", TIES)})
     for day in (1, 2):
@@ -227,7 +229,7 @@ def test_another_table_starts_from_the_beginning(project: DbtProject, raw: RawSc
     rents.config = {"as_of": 1}
     rents.write()
     proved = yield rents.plan_build()
-    assert (red(proved), [asks_after(one, 1) for one in proved.values()]) == (set(), [True] * 2)
+    assert (red(proved), [reads_after(one, 1) for one in proved.values()]) == (set(), [True] * 2)
     # a fault in a batch that the model does not show is ignored
     rents.append(row(1, 2, "other"))
     assert red((yield rents.plan_build())) == set()
@@ -251,7 +253,7 @@ def test_another_table_starts_from_the_beginning(project: DbtProject, raw: RawSc
 
 
 @in_step
-def test_how_a_test_is_configured(project: DbtProject, raw: RawSchema) -> Steps:
+def test_configured_tests(project: DbtProject, raw: RawSchema) -> Steps:
     """A test whose config rules out a verdict by rows reads everything and stores no verdict."""
 
     def case(name: str, **config: Any) -> dict[str, Any]:
@@ -280,7 +282,7 @@ def test_how_a_test_is_configured(project: DbtProject, raw: RawSchema) -> Steps:
     proved = yield tolls.plan_build()
     assert red(proved) == set()
     names = {f"{one['cursor_plausible']['name']}_of_history" for one in stored}
-    assert {name for name, one in proved.items() if asks_after(one, 2)} == names
+    assert {name for name, one in proved.items() if reads_after(one, 2)} == names
     assert len(proved) == len(stored) + len(whole)
 
     tolls.append(row(9, None), row(8, 400))
@@ -307,7 +309,9 @@ def test_how_a_test_is_configured(project: DbtProject, raw: RawSchema) -> Steps:
 
 
 @in_step
-def test_what_has_nothing_to_ask_asks_nothing(project: DbtProject, raw: RawSchema) -> Steps:
+def test_a_build_without_a_new_batch_checks_once_a_day(
+    project: DbtProject, raw: RawSchema
+) -> Steps:
     """Without a new batch, a build checks one bucket of keys once a day."""
     calm = CheckedTable(project, raw, "calm", {"latest": ALL})
     calm.append(*days(1, 1))
@@ -335,7 +339,9 @@ def test_what_has_nothing_to_ask_asks_nothing(project: DbtProject, raw: RawSchem
 
 
 @in_step
-def test_a_wrong_test_breaks_off_and_not_the_build(project: DbtProject, raw: RawSchema) -> Steps:
+def test_a_wrong_test_ends_with_an_error_but_not_the_build(
+    project: DbtProject, raw: RawSchema
+) -> Steps:
     """The build and the other tests succeed; a test that ended with an error has no verdict."""
     wrong = [
         TIES,  # without a cursor
@@ -368,11 +374,11 @@ def test_a_wrong_test_breaks_off_and_not_the_build(project: DbtProject, raw: Raw
     odd.append({"id": 2, "tags": {"b": 2}})
     built = yield odd.plan_build()
     assert built["matches_raw"].status == "pass"
-    assert asks_after(built["matches_raw"], 2)
+    assert reads_after(built["matches_raw"], 2)
 
 
 @in_step
-def test_several_raw_tables_are_proved_each_by_its_own_batches(
+def test_several_raw_tables_are_checked_by_their_own_batches(
     project: DbtProject, raw: RawSchema
 ) -> Steps:
     """A key in two of them is no tie or duplicate; an incident is acknowledged for one table."""
@@ -401,7 +407,7 @@ def test_several_raw_tables_are_proved_each_by_its_own_batches(
     parts["south"].append(row(2, 2))
     proved = yield build()
     assert (red(proved), len(proved)) == (set(), 5)
-    assert all(asks_nothing(one) for one in proved.values())
+    assert all(reads_nothing(one) for one in proved.values())
     parts["north"].append(row(2, 2, "tie"))
     proved = yield build("test")  # the table does not show the batch yet
     assert red(proved) == set()

@@ -69,7 +69,7 @@ def red(results: dict[str, Result]) -> set[str]:
 
 
 @pytest.mark.slow
-def test_they_say_the_same(project: DbtProject, raw: RawSchema) -> None:
+def test_incremental_and_full_tests_agree(project: DbtProject, raw: RawSchema) -> None:
     """STRANDLINE_STEPS sets the number of batches, STRANDLINE_SEED the random rows."""
     chance = random.Random(SEED)
     streams = []

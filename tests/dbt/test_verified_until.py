@@ -143,7 +143,7 @@ def _find_expected(histories: Sequence[History]) -> dict[tuple[str, str], dt.dat
     return {(each.source, each.table): each.find_verified_until() for each in histories}
 
 
-def test_the_histories_are_worth_it(histories: Sequence[History]) -> None:
+def test_the_histories_cover_each_rule(histories: Sequence[History]) -> None:
     """Some values are known and some are not, and each rule decides some of them."""
     expected = _find_expected(histories).values()
     assert 0.1 < sum(value is None for value in expected) / len(histories) < 0.9
@@ -223,7 +223,7 @@ def test_on_duckdb(project: DbtProject, raw: RawSchema, histories: Sequence[Hist
     assert _to_micros(by_duckdb) == _to_micros(_find_expected(histories))
 
 
-def test_the_test_asks_for_it(
+def test_reconciled_recently_reads_it(
     project: DbtProject, raw: RawSchema, histories: Sequence[History]
 ) -> None:
     """`within` limits the age of `verified_until`, for each source of a table."""

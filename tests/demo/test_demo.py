@@ -31,7 +31,7 @@ def test_the_demo_tells_its_story_and_touches_no_tracked_file(tmp_path: Path) ->
     clone = _clone(tmp_path / "a clone")
     left = clone / ".strandline" / "demo"
     picture = clone / ".strandline" / "picture.svg"
-    _left_by_a_killed_run(left)
+    _create_leftovers(left)
     before = _contents(clone)
 
     ran = subprocess.run(
@@ -88,7 +88,7 @@ def _clone(folder: Path) -> Path:
     return folder
 
 
-def _left_by_a_killed_run(folder: Path) -> None:
+def _create_leftovers(folder: Path) -> None:
     (folder / "warehouse").mkdir(parents=True)
     (folder / "warehouse" / "debris").touch()
     (folder / "shop").mkdir()

@@ -23,7 +23,7 @@ def test_the_newest_version_is_by_generation_cursor_batch_and_place() -> None:
     assert findings.newest([*RAW, late, overruling])[(1,)].note == "overruling"
 
 
-def test_the_source_is_what_raw_says() -> None:
+def test_a_source_that_equals_the_raw_table_passes() -> None:
     findings.same_as_source("t", {(1,): "c", (2,): "b"}, RAW, ())
 
 
@@ -35,7 +35,7 @@ def test_the_source_is_what_raw_says() -> None:
         ({(1,): "c"}, "left over"),
     ],
 )
-def test_what_the_source_has_otherwise_is_named(source: dict[tuple[int], str], what: str) -> None:
+def test_a_difference_from_the_source_is_named(source: dict[tuple[int], str], what: str) -> None:
     with pytest.raises(Violation, match=rf"{what} \[\(+[123]"):
         findings.same_as_source("t", source, RAW, ())
     findings.same_as_source("t", source, RAW, [(1,), (2,), (3,)])
@@ -47,13 +47,13 @@ def test_a_version_that_was_there_before_the_sync_is_missed() -> None:
         findings.nothing_seen_is_missing("t", {(1,): "z"}, RAW, ())
 
 
-def test_a_double_is_named() -> None:
+def test_a_duplicate_is_named() -> None:
     findings.nothing_twice("t", [*RAW, _version(1, "a", 3, 10, generation=2)])
     with pytest.raises(Violation, match="twice"):
         findings.nothing_twice("t", [*RAW, _version(1, "a", 3, 10)])
 
 
-def test_batches_have_no_hole_and_places_are_taken_once() -> None:
+def test_batches_have_no_gap_and_positions_are_unique() -> None:
     findings.whole_batches("t", RAW, compacted=False)
     with pytest.raises(Violation, match="batches"):
         findings.whole_batches("t", [_version(1, "a", 2, 1)], compacted=False)

@@ -38,7 +38,7 @@ def test_a_random_schedule_leaves_the_lake_as_the_source(hunt: Hunt, seed: int) 
 @pytest.mark.parametrize(
     ("fault", "write"), [("horizon", "insert"), ("sweep", "insert_by_application")]
 )
-def test_a_fault_in_what_finds_late_rows_is_found(hunt: Hunt, fault: str, write: str) -> None:
+def test_a_fault_in_the_search_for_late_rows_is_found(hunt: Hunt, fault: str, write: str) -> None:
     row = {"session": 1, "table": "orders", "at": 0.0}  # the application is ten minutes behind
     ops = (Op("begin", {"session": 1}), Op(write, row), Op("insert", {**row, "session": 0}))
     late = Schedule(0, ("orders",), (*ops, Op("run"), Op("quiet", {"proofs": False})))

@@ -56,7 +56,7 @@ def test_a_schedule_shrinks_to_the_ops_that_make_it_fail(
     assert sorted(op.given["n"] for op in smaller.ops) == sorted(cause)
 
 
-def test_what_happens_amid_a_run_shrinks_too() -> None:
+def test_operations_during_a_run_shrink_too() -> None:
     inner = tuple(Op("op", {"n": n}) for n in range(4))
     schedule = Schedule(1, (), (Op("run_amid", {"step": "staged"}, inner),))
 
