@@ -135,7 +135,7 @@ HEAVY = (
     "tests/dbt/",
     "tests/state/test_backends.py",
 )
-"""Slow files, started first in this order, so that no process is left waiting for one of them."""
+"""Slow files, started first in this order, so that none is still running when the rest is done."""
 
 S = TypeVar("S", bound="Server | Redis")
 _VERSIONS = pytest.StashKey[list[str]]()

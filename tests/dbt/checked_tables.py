@@ -164,7 +164,7 @@ class CheckedTable:
             self.set(kind, "strandline.turn", str((found.bucket + 1 - builds) % TURNS))
 
     def hold_day(self, kind: str) -> None:
-        """Sets the day of a model's last rotating check to the day on which a build now starts."""
+        """Records that the model's daily check was done today; near midnight, it waits first."""
         now = datetime.now(UTC)
         until_midnight = timedelta(days=1) - timedelta(hours=now.hour, minutes=now.minute)
         if until_midnight <= timedelta(minutes=1):

@@ -173,7 +173,7 @@ def test_a_new_column_of_a_raw_table_comes_with_its_batch(shop: Shop) -> Steps:
 
 @in_step
 def test_a_latest_table_may_be_joined(shop: Shop) -> Steps:
-    """It has a raw table's columns but is none, so a model that joins it is always rebuilt."""
+    """A latest table is no raw table despite its columns: a model that joins it is rebuilt."""
     shop.model("known", READS % "us")
     shop.model(
         "beside",

@@ -26,7 +26,7 @@ class DeletingProgram:
         self.written: set[str] = set()
 
     def install(self, monkeypatch: pytest.MonkeyPatch, statement: str, *, after: bool) -> None:
-        """Patches Spark to delete it at a statement with a text such as `merge into {table} as`."""
+        """Patches Spark to do so at a statement with a text such as `merge into {table} as`."""
         run = SparkSession.sql
 
         def amid(session: SparkSession, text: str, *more: Any, **given: Any) -> Any:

@@ -1,4 +1,4 @@
-"""dbt features with both materializations and the tests: defer, empty, contracts, retry."""
+"""dbt features with both materializations and the tests: defer, empty, unit tests, contracts."""
 
 from __future__ import annotations
 

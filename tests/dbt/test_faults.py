@@ -173,6 +173,7 @@ def _group_faults() -> Iterator[tuple[str, ...]]:
 
 @pytest.mark.parametrize("wrong", [*_group_faults()], ids=" + ".join)
 def test_the_test_of_a_fault_fails(healthy: Healthy, wrong: tuple[str, ...]) -> None:
+    """Creates each fault, runs the tests that must find it, and reverts the fault."""
     faults = [FAULTS[name] for name in wrong]
     before = {fault.table: healthy.snapshot(healthy.named(fault.table)) for fault in faults}
     try:

@@ -1,4 +1,4 @@
-"""dbt features with the generic tests: `where`, `--empty`, `--defer`, disabled models, names."""
+"""Generic tests with `where`, `--empty`, `--defer`, disabled models and names that need quotes."""
 
 from __future__ import annotations
 

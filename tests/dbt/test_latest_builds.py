@@ -204,7 +204,7 @@ def test_a_latest_table_that_was_rolled_back_is_rebuilt(shop: Shop) -> Steps:
 
 @in_step
 def test_crash_between_merge_and_watermark(shop: Shop) -> Steps:
-    """With an old watermark, a foreign write cannot be told from an own merge: it is rebuilt."""
+    """An old watermark may mean a crash or a foreign write, so the table is rebuilt."""
     shop.raw.append("crashed", 1, [row(1, 1, "1"), row(2, 1, "1")])
     yield shop.plan_build("crashed")
     table = f"{shop.project.schema}.crashed"

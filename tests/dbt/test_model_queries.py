@@ -91,6 +91,7 @@ def test_a_filter_on_the_key_is_allowed_by_strict_false(shop: Shop) -> Steps:
 
 @in_step
 def test_a_join_that_multiplies_is_refused(shop: Shop) -> Steps:
+    """A join that returns a version twice would make the key ambiguous."""
     shop.raw.append("joined", 1, [row(1, 1), row(2, 1)])
     shop.model(
         "joined", f"select o.* from ({READS % 'joined'}) as o cross join (values (1), (2)) as v(n)"
@@ -169,7 +170,7 @@ def test_a_changed_source_or_select_causes_a_rebuild(shop: Shop) -> Steps:
 
 @in_step
 def test_ephemeral_models_over_the_raw_table(shop: Shop) -> Steps:
-    """delete_stale, tests and watermark use the raw table behind; a changed SELECT rebuilds."""
+    """delete_stale, tests and watermark use the raw table; a changed ephemeral SELECT rebuilds."""
     shop.raw.append("viewed", 1, [row(1, 1), row(2, 1)])
     shop.raw.syncs("viewed", [{"batch": 1, "mode": "full_refresh"}])
     renamed = STAGED % ("status as state", "viewed")
@@ -211,7 +212,7 @@ def test_a_table_between_the_raw_table_and_a_model_is_refused(shop: Shop) -> Ste
 
 @in_step
 def test_a_seed_can_replace_the_raw_table(shop: Shop) -> Steps:
-    """Useful in a project's own tests; each build is a rebuild, as no batch shows changes."""
+    """Useful in a project's own tests. No batch shows changes, so each build is a rebuild."""
     line = "{},{},open,shop,2025-01-01 00:00:00,1,{},7,false,1"
     header = f"id,cursor,status,{META.replace(', ', ',')}"
     shop.model("of_seed", "select * from {{ ref('raw_seed') }}")
@@ -238,7 +239,7 @@ def test_sample_is_refused(shop: Shop) -> Steps:
 
 @in_step
 def test_names_that_need_quotes_or_clash(shop: Shop) -> Steps:
-    """Columns with the names of the package's own aliases, quoted struct fields, capitals."""
+    """Columns may have the names of the package's own aliases; struct fields may need quotes."""
     odd = {"at": 1, "since": 2, "place": 3, "newest": 4, "keys": 5}
     shop.raw.spark.sql(
         f"alter table {shop.raw.schema}.odd add columns ({', '.join(f'{n} int' for n in odd)})"

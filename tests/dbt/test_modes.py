@@ -85,6 +85,7 @@ def modes(spark: SparkSession, postgres_database: Database, tmp_path: Path) -> M
 
 
 def test_modes(modes: Modes) -> None:
+    """Each model is right after a first sync, an increment, a full refresh and another sync."""
     first = [(1, "first"), (2, "first"), (3, "first")]
     modes.sync()
     assert [modes.rows(model) for model in MODELS] == [first] * 4
@@ -99,7 +100,7 @@ def test_modes(modes: Modes) -> None:
     latest = [(1, "second"), (2, "first"), (3, "first")]
     assert modes.rows("deduped") == modes.rows("overwritten_deduped") == latest
 
-    # full refresh: a new generation that models append, overwrite with, or hide deleted rows by
+    # full refresh: models append the new generation, overwrite with it, or hide deleted rows
     modes.sync("--full-refresh")
     assert modes.raw()[4:] == [(2, 1, "second"), (2, 2, "first")]
     assert modes.rows("overwritten") == [(1, "second"), (2, "first")]

@@ -102,6 +102,7 @@ def _read_comparisons(comparisons: FolderComparisons | LakeComparisons, schema: 
 
 
 def test_keys_of_failing_rows(shop: Shop, project: DbtProject, raw: RawSchema) -> None:
+    """The page shows the keys of failing rows, but no other values of them."""
     raw.append("orders", 1, [row(key, key, SCRIPT) for key in range(1, 31)])
     raw.append("well", 1, [row(1, 1)])
     shop.model("orders_latest", STAGED % ("status", "orders"))

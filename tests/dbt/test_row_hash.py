@@ -1,4 +1,4 @@
-"""The generic test `row_hash_valid` computes the loader's row hash in SQL and compares it."""
+"""`row_hash_valid` recomputes the loader's row hash in SQL and finds rows that were changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models over staging, with row_filter or of several raw tables equal their definition."""
+"""Models with staging, a row_filter or several raw tables equal their definition in Python."""
 
 from __future__ import annotations
 

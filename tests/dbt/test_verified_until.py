@@ -175,6 +175,7 @@ RULES = {
 def test_model_and_readers(
     project: DbtProject, raw: RawSchema, histories: Sequence[History]
 ) -> None:
+    """The model `cq_freshness` and the loader's readers have the values of the definition."""
     results = project.run("run", "--select", "cq_sync_log", "cq_freshness")
     assert {one.message for one in results.values() if one.status != "success"} == set()
     expected = _find_expected(histories)

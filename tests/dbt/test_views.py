@@ -45,6 +45,7 @@ def catalog(
 
 
 def test_views(catalog: SparkSession, tmp_path: Path) -> None:
+    """A view's SELECT counts as the model's: if it changes, the model is rebuilt or refused."""
     raw = RawSchema(catalog, "raw_views")
     project = DbtProject(catalog, tmp_path / "project", schema="marts", raw_schema="raw_views")
     outputs = {target: {**SESSION, "schema": target} for target in ("prod", "dev")}

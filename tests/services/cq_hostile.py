@@ -35,7 +35,7 @@ from connectors.cloudquery.bridge.state_backend import StateBackend, serve_state
 
 try:
     from connectors.cloudquery.bridge.arrow_input import MalformedError, read_record
-except ImportError:  # before there were checks
+except ImportError:  # in versions without checks
     MalformedError, read_record = ValueError, arrow.new_record_from_bytes
 
 TABLE = {"cq:table_name": "orders"}
