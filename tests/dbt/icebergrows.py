@@ -47,7 +47,7 @@ class IcebergRows:
         for key, value in (summary or {}).items():
             commit.set(key, value)
         if rows:
-            commit.appendFile(self._written(rows))
+            commit.appendFile(self._write_file(rows))
         commit.commit()
 
     def count_deleted_as(self, number: int) -> None:
@@ -58,8 +58,8 @@ class IcebergRows:
         claimed = builder.withRecordCount(number).build()
         self._handle.newRowDelta().removeDeletes(file).addDeletes(claimed).commit()
 
-    def _written(self, rows: Sequence[Sequence[Any]]) -> Any:
-        """Writes the rows to a data file."""
+    def _write_file(self, rows: Sequence[Sequence[Any]]) -> Any:
+        """Writes rows to a data file; returns Iceberg's description of it."""
         form = self._iceberg.FileFormat.PARQUET
         place = self._handle.locationProvider().newDataLocation(f"{uuid.uuid4().hex}.parquet")
         output = self._handle.io().newOutputFile(place)
