@@ -6,6 +6,7 @@ import datetime as dt
 
 import pytest
 
+from loader.sync import backfill
 from tests.services import Database
 from tests.sync.project import Project
 
@@ -59,6 +60,16 @@ def test_a_range_is_read_again_in_chunks(project: Project, orders: Database) -> 
     orders.execute("insert into orders values (99, 'new', date '2026-01-01')")
     project.run()
     assert len(read_newest(project)) == 2 * MONTHS + 1
+
+
+def test_a_chunk_of_dates_is_at_least_a_day(
+    project: Project, orders: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if a single day has more rows than a chunk should have."""
+    monkeypatch.setattr(backfill, "ROWS_A_CHUNK", 1)
+    ran = project.run("--from", "2025-01-03", "--to", "2025-01-04")
+    assert ran.table("shop.orders")["appended"] == 2
+    assert project.rows("select max(_cq_batch) from raw.orders") == [(2,)]
 
 
 def test_without_an_end_a_backfill_stops_at_the_cursor(project: Project, orders: Database) -> None:

@@ -132,9 +132,10 @@ def test_a_crash_after_the_commit_is_rolled_forward(
     ]
     # State and ledger are written in parallel: if one fails, the other may have been written.
     status = "synced" if step == "state" else "recovered"
-    assert project.rows("select status, rows_appended from raw._cq_syncs where batch = 2") == [
-        (status, 1)
-    ]
+    assert project.rows(
+        "select status, rows_read, rows_appended, rows_redelivered from raw._cq_syncs "
+        "where batch = 2"
+    ) == [(status, 2, 1, 1)]
 
 
 def test_a_crash_before_the_commit_leaves_no_visible_rows(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from loader.cli import run_once
-from loader.cli.run_once import RestartingRun
+from loader.cli.run_once import RestartingRun, RunRequest
 from loader.errors import JavaEndedError, TableError
 from loader.sync import pipeline as pipeline_module
 from loader.sync.pipeline import Pipeline
@@ -68,3 +68,25 @@ def test_the_run_goes_on_without_the_source_that_ended_java(
     ]
     assert "while the list of this source's tables was read" in str(outcomes[0].error)
     assert len(warnings) == 1
+
+
+@pytest.mark.parametrize("select", [(), ("shop.orders",)])
+def test_a_retried_table_counts_as_selected_only_if_the_user_selected_it(
+    monkeypatch: pytest.MonkeyPatch, select: tuple[str, ...]
+) -> None:
+    """A full refresh of selected tables may replace a raw table that had another origin."""
+    synced: list[tuple[tuple[str, ...], bool]] = []
+
+    def run_tables(pipeline: Any, watch: Any, select: tuple[str, ...], *_: Any) -> list[Outcome]:
+        synced.append((select, pipeline.accepts_other_origins))
+        return []
+
+    monkeypatch.setattr(run_once, "run_tables", run_tables)
+    monkeypatch.setattr(run_once, "compact_system_tables", lambda pipeline: None)
+    runs: Any = SimpleNamespace(
+        run=lambda select, sync, watch, done: sync(SimpleNamespace(), select, done)
+    )
+    request = RunRequest(select, full_refresh=True)
+    request.run(runs, Watch(), print)
+    request.run(runs, Watch(), print, retried=("shop.orders",))
+    assert synced == [(select, bool(select)), (("shop.orders",), bool(select))]

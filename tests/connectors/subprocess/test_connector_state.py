@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -21,7 +21,8 @@ from loader.connectors.subprocess.connector_state import ConnectorState, can_sto
 from loader.connectors.subprocess.json_schema import build_columns
 from loader.connectors.subprocess.record_spool import Limits
 from loader.connectors.subprocess.snapshot import ProgramSnapshot
-from loader.errors import StateError
+from loader.errors import StateError, TableError
+from loader.rows.window import Window
 from loader.sources.interface import Progress, Request, SourceTable, TableRef
 from loader.spec.options import ColumnSelection
 
@@ -281,6 +282,14 @@ def test_the_state_that_a_tap_gets() -> None:
     ):
         assert given(None, state(3, **value)) is None
         assert "all records are read again" in warned.pop()
+
+
+def test_a_table_that_was_not_requested_fails_with_a_remedy(tmp_path: Path) -> None:
+    """The run could not read the table's state when it made its requests, but could later."""
+    snapshot = Begun(tmp_path, {"a": None}, {}).snapshot
+    snapshot._reader = cast(Any, object())
+    with pytest.raises(TableError, match=r"table tap\.b: .* not requested .* run again"):
+        snapshot.bounds(_request("b", None, False, ()).table, Window(None))
 
 
 def test_a_state_waits_for_all_streams_that_began_before_it() -> None:
