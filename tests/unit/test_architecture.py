@@ -1,4 +1,4 @@
-"""The picture in docs/architecture.md matches the imports, and its table has every module."""
+"""docs/architecture.md: the diagram shows the enforced layers, the table lists every module."""
 
 from __future__ import annotations
 
@@ -45,5 +45,5 @@ def test_the_table_names_every_module(folder: Path) -> None:
     if name not in (
         "loader/codegen",
         "loader/cli",
-    ):  # long ones: only the important modules are named
+    ):  # large packages: the table names only the important modules
         assert present <= reported, "the table lacks modules"

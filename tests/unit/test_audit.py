@@ -1,4 +1,4 @@
-"""`make audit` never passes if packages or jars were not looked up."""
+"""`make audit` fails unless every pinned package and jar was looked up and has no advisory."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ SKIPPED = {"name": "agate", "skip_reason": "Dependency not found on PyPI: agate 
 
 
 ADVISORIES: dict[str, list[str]] = {}
-"""What the database of advisories knows, by the name of the artifact."""
+"""The advisories that the fake database returns, keyed by artifact name."""
 
 
 class _Osv(BaseHTTPRequestHandler):
-    """Answers as https://google.github.io/osv.dev/post-v1-querybatch/ describes."""
+    """Implements the API in https://google.github.io/osv.dev/post-v1-querybatch/."""
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -47,12 +47,12 @@ class _Osv(BaseHTTPRequestHandler):
         self.wfile.write(json.dumps({"results": results}).encode())
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Logs nothing."""
+        """Suppresses the access log."""
 
 
 @pytest.fixture(autouse=True)
 def advisories(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[str]]]:
-    """A database of advisories on this machine, which knows of none."""
+    """Runs a fake advisory database, which is empty at first."""
     ADVISORIES.clear()
     with ThreadingHTTPServer(("127.0.0.1", 0), _Osv) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -62,7 +62,7 @@ def advisories(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[str]]
 
 
 def _audit(folder: Path, said: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    """Runs the audit on recorded output of pip-audit."""
+    """Runs the audit with a fake pip-audit that prints `said` and exits with `code`."""
     command = folder / "pip-audit"
     command.write_text(f"#!/bin/sh\ncat <<'SAID'\n{said}\nSAID\nexit {code}\n")
     command.chmod(0o755)

@@ -1,4 +1,4 @@
-"""The sentences with which an audit says what it found."""
+"""The result of `loader audit`: its summary sentence, its verdict and its grouping of days."""
 
 from __future__ import annotations
 

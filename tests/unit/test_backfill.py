@@ -1,4 +1,4 @@
-"""Where a backfill goes on that was broken off."""
+"""An interrupted backfill resumes where it stopped if it is run again with the same range."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ BEGUN = {"from": "1", "to": "50", "to_cursor": True, "done_to": "20"}
     ("change", "high", "open_end", "done"),
     [
         ({}, 50, True, "20"),
-        ({}, 60, True, "20"),  # a sync has moved the cursor
-        ({}, 20, True, None),  # somebody has moved it back: nothing of the range is left
+        ({}, 60, True, "20"),  # a sync has moved the cursor forward
+        ({}, 20, True, None),  # the cursor was moved back: nothing is left to load
         ({}, 9, True, None),
         ({}, 50, False, "20"),
         ({}, 60, False, None),

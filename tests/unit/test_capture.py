@@ -1,4 +1,4 @@
-"""The plug-in of `sync_mode: cdc`: a run's snapshot passes questions on; none, or a broken one."""
+"""`sync_mode: cdc`: how its plug-in is found, and which snapshot serves each table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong before Spark starts: one clear error each, and exit code 2."""
+"""Each mistake found before Spark starts is reported as one clear error, with exit code 2."""
 
 from __future__ import annotations
 
@@ -97,9 +97,9 @@ def _one_error(result: Result) -> str:
 def test_a_mistake_in_the_spec(tmp_path: Path, wrong: str, right: str, reported: str) -> None:
     assert SPEC.count(wrong) == 1
     error = _one_error(_loader(tmp_path, SPEC.replace(wrong, right)))
-    assert error.startswith((str(tmp_path), str(ROOT)))  # where
+    assert error.startswith((str(tmp_path), str(ROOT)))  # the file
     assert reported in error
-    assert error.rstrip("?").split(". ")[-1]  # what to do
+    assert error.rstrip("?").split(". ")[-1]  # the remedy
 
 
 def test_a_missing_variable(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_the_list_of_commands_cuts_none_short(group: tuple[str, ...]) -> None:
 
 
 def test_a_loop_accepts_no_key_change(tmp_path: Path) -> None:
-    """It would accept changes that nobody has looked at."""
+    """Otherwise it would also accept later key changes, which nobody has reviewed."""
     result = _loader(tmp_path, None, "run", "--every", "30s", "--accept-key-change")
     assert result.exit_code == 2
     assert "run once without --every" in " ".join(result.output.split())
@@ -171,7 +171,7 @@ def test_a_stack_trace_only_with_debug_and_without_secrets(tmp_path: Path) -> No
 def test_serve_ignores_a_plugins_options_and_refuses_typos(
     tmp_path: Path, given: str, meant: str
 ) -> None:
-    """`registry: local` starts every plugin with options of its own."""
+    """With `registry: local`, CloudQuery passes its own options to every plug-in."""
     reported = _one_error(_loader(tmp_path, None, "serve", "--no-sentry", "--log-level", "info"))
     assert "there is no such spec file" in reported
     refused = _loader(tmp_path, None, "serve", "--no-sentry", given, "lake2")
@@ -209,7 +209,7 @@ def test_tables_are_selected_by_one_option(tmp_path: Path) -> None:
 def test_a_lake_in_another_catalog_is_read_by_a_spark_of_one_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
-    """Executors of a cluster take a minute to start, and the query is about a few rows."""
+    """Cluster executors take a minute to start, and these commands read only a few rows."""
     masters: list[str] = []
 
     def begin(profile: Profile) -> None:
@@ -226,7 +226,7 @@ def test_a_lake_in_another_catalog_is_read_by_a_spark_of_one_thread(
 
 
 def _plug_in(folder: Path, name: str, code: str) -> None:
-    """Installs a package with a command into a folder."""
+    """Installs a package that provides a command into a folder."""
     (folder / f"{name}_plugin.py").write_text(code)
     described = folder / f"{name}-1.0.dist-info"
     described.mkdir()

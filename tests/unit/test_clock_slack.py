@@ -1,4 +1,4 @@
-"""How low a window begins: every time that an application may compute is in it."""
+"""A window starts low enough for late timestamps: slow clocks, truncation, any time zone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EPOCH = dt.datetime(2026, 3, 1)
 instants = st.integers(0, 400 * 86400 * 1_000_000).map(
     lambda micros: EPOCH + dt.timedelta(microseconds=micros)
 )
-# zones of whole quarters of an hour
+# time zone offsets in multiples of 15 minutes
 zones = st.integers(-48, 56).map(lambda quarters: dt.timedelta(minutes=15 * quarters))
 
 
@@ -52,7 +52,7 @@ def _window(type_: CursorType, stored: Cursor | None = None, **more: object) -> 
         ("2026-03-01 12:34:56.000001", 0),
         ("2026-03-01 12:34:56", 1),
         ("2026-03-01 12:34:00", 60),
-        ("2026-03-01 12:30:00", 3600),  # a whole hour in India
+        ("2026-03-01 12:30:00", 3600),  # a whole hour at UTC+5:30
         ("2026-03-01 12:00:00", 3600),
         ("2026-03-01 00:00:00", 86400),
     ],
@@ -87,7 +87,7 @@ def test_a_time_that_is_behind_and_cut_is_reached(
     zone: dt.timedelta,
     type_: CursorType,
 ) -> None:
-    """A row is written right after the last sync, by an application of any time zone."""
+    """Simulates an application in any time zone that writes a row right after the last sync."""
 
     def write(moment: dt.datetime) -> Cursor:
         local = _cut(moment + zone, unit)
@@ -100,12 +100,12 @@ def test_a_time_that_is_behind_and_cut_is_reached(
     late = write(committed - dt.timedelta(microseconds=behind))
     work = OpenWork(clock=committed, base=committed, until=committed)
     slack = dt.timedelta(seconds=find_slack(window))
-    # the database's zone is another one
+    # the database's time zone differs from the application's
     assert work.reach(newest, 3600, slack).order <= late.order
     lowered = lower_window(window).low
     assert lowered is not None
     assert lowered.order <= late.order
-    # once a mark is stored that much later, with the same newest row, nothing is read again
+    # once the mark is that much later than the newest row, the row is not read again
     later = committed + slack + dt.timedelta(days=2)
     idle = OpenWork(clock=later, base=later, until=committed)
     offset = round(zone.total_seconds()) if type_ is not CursorType.TIMESTAMPTZ else 0

@@ -1,4 +1,4 @@
-"""The shell completes commands, sources and tables from the text of loader.yml."""
+"""Shell completion offers commands, sources and tables, using only the text of loader.yml."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ spec: {name: lake, path: spark}
 
 
 def _complete(folder: Path, words: str) -> list[str]:
-    """Returns what bash is offered for the last of the words."""
+    """Returns the completions that bash is offered for the last word."""
     last = words.split(" ")[-1]
     count = len(words.split(" ")) - 1
     done = subprocess.run(

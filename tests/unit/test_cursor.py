@@ -1,4 +1,4 @@
-"""Cursor values: text in, the same value out; never above the source's."""
+"""Cursor values round-trip through text and are never rounded above the source's value."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_lookback_goes_back_as_far_as_the_calendar(moment: dt.datetime, second
 
 @given(st.integers(0, 10**38 - 1), st.integers(0, 10**6), st.sampled_from((0, 10, 38)))
 def test_a_lookback_on_a_long_decimal_is_exact(number: int, steps: int, scale: int) -> None:
-    """Python's own arithmetic rounds to 28 digits: a window could begin above its cursor."""
+    """With Python's default precision of 28 digits, a window could begin above its cursor."""
     cursor = Cursor.parse(str(Decimal(f"{number}E-{scale}")), CursorType.DECIMAL)
     lower = cursor.minus(Lookback.parse(str(steps)))
     assert int(lower.order.scaleb(scale, EXACT)) == number - steps * 10**scale

@@ -1,4 +1,4 @@
-"""What counts as damage of a table, by the exception's text; real damage: maintenance/."""
+"""Exception texts that mean a damaged table. tests/maintenance/ tests with damaged files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`loader init --from`: URLs, and the text of the spec."""
+"""`loader init --from`: which database URLs it accepts, and the spec that it writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `loader run --build` gives to dbt."""
+"""`loader run --build`: the arguments passed to dbt, and no secrets in dbt's output."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def given(project: Path, profile: Profile) -> list[str]:
 
 
 def test_dbt_gets_no_profile_and_no_target_that_it_chooses_itself(project: Path) -> None:
-    """With them, dbt would parse everything anew after each `dbt build` without them."""
+    """With these options, a later `dbt build` without them would parse the whole project again."""
     command = given(project, load_profile("shop", None, project))
     assert "--profiles-dir" in command
     assert not {"--profile", "--target"} & set(command)
@@ -113,7 +113,7 @@ def test_what_dbt_prints_and_logs_has_no_secret(
 
 
 def _record_composed_lines(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Returns the levels of the events that dbt composes as JSON, which it fills later."""
+    """Returns a set to which the level of every event that dbt writes as JSON will be added."""
     levels: set[str] = set()
     create_line = _JsonLogger.create_line
 

@@ -1,4 +1,4 @@
-"""What codegen reads of a raw table."""
+"""Codegen refuses a raw table with a column that hides other columns from dbt-spark."""
 
 from __future__ import annotations
 

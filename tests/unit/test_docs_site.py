@@ -1,6 +1,6 @@
-"""The documentation site: its navigation has every page, its reference has all that the code has.
+"""The documentation site has complete navigation, a complete reference and no dead links.
 
-`make docs` builds the site and checks its links. Here, links are checked as GitHub follows them.
+`make docs` builds the site and checks its links. These tests check links as GitHub resolves them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""YAML: exact texts, nothing silently dropped, errors with the line but not its contents."""
+"""YAML 1.2 is read with exact texts, and errors give the line but never its contents."""
 
 from __future__ import annotations
 
@@ -83,12 +83,12 @@ def test_merges_and_anchors_work() -> None:
     assert read(text) == {"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 3}, "c": {"x": 1, "y": 2}}
 
 
-# Under these keys a number is read as its text.
+# Without the keys under which a number is read as text.
 PLAIN_KEYS = st.text().filter(lambda key: key != "initial_cursor" and not is_secret_key(key))
 
 
 def bomb(levels: int, first: str = "[x]", around: str = "[{}]") -> str:
-    """A few bytes that stand for nine to the power of `levels` values."""
+    """Returns a short text whose aliases expand to 9 ** `levels` values."""
     lines = [f"a0: &a0 {first}"]
     for n in range(1, levels):
         lines.append(f"a{n}: &a{n} " + around.format(", ".join([f"*a{n - 1}"] * 9)))

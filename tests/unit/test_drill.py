@@ -1,4 +1,4 @@
-"""Crash drills: when the crash comes, and what `LOADER_CRASH_AT` may say."""
+"""Crash drills: which values `LOADER_CRASH_AT` accepts, and when the loader is killed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from loader.sync import fault_injection as module
 from loader.sync.fault_injection import VARIABLE, CrashPoint, FaultInjection, load_fault_injection
 
 NOBODY: Any = None
-"""No Spark is needed if the variable is wrong."""
+"""Replaces the Spark session, which is not used if the variable is invalid or not set."""
 
 
 def test_a_crash_comes_when_every_table_stands_at_its_place(
@@ -25,7 +25,7 @@ def test_a_crash_comes_when_every_table_stands_at_its_place(
     victim = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     places = [CrashPoint("staged", "shop.a"), CrashPoint("published", "shop.b", times=2)]
     crash = FaultInjection(places, (victim.pid,))
-    crash.report_step("published", "shop.a")  # a place in another table
+    crash.report_step("published", "shop.a")  # a crash point of another table
     crash.report_step("published", "shop.b")  # the first of two times
     first = threading.Thread(target=_stands, args=(crash, "staged", "shop.a"))
     first.start()

@@ -1,4 +1,4 @@
-"""What must survive a power cut is on disk, contents first and then the name."""
+"""State and renewed tokens survive a power cut: the file is flushed before it is renamed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lookbacks: what can be written, and that none reaches less far than it says."""
+"""Lookbacks: which texts are valid, and how many seconds or steps each stands for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plug-in that is broken, or has the name of another one, is one error that names its package."""
+"""A broken plug-in, or two with the same name, is one error that names the package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shown of a long text: its beginning, and never half a secret."""
+"""Long texts are shortened with `excerpt`, which never shows part of a secret."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CUT = {
     "state/local.py": "a file's name",
     "sync/runner.py": "secrets were removed before",
 }
-"""The modules that cut something that has more than 30 parts, and why none of it is a secret."""
+"""Modules that cut values without `excerpt`, and what they cut. None of it is a secret."""
 
 
 @given(st.integers(0, 600), st.integers(1, 600))
@@ -59,7 +59,7 @@ def test_a_secret_that_is_longer_than_all_that_is_looked_at() -> None:
     redactor = Redactor()
     redactor.add("k" * 100_000)
     assert excerpt("a " + "k" * 100_000 + " b", 500) == "a ***"
-    many = " ".join(["k" * 100_000] * 3)  # their masks are short: what is behind stays behind
+    many = " ".join(["k" * 100_000] * 3)  # the third one begins before the cut
     assert excerpt(many, 250_000) == "*** *** ***"
 
 
@@ -74,7 +74,7 @@ def test_nothing_that_is_shown_is_cut_otherwise() -> None:
 
 
 def _cuts(text: str) -> list[str | None]:
-    """Returns the expressions that keep the first so many characters of something."""
+    """Returns the slices that end at a constant, or at a number above 30."""
     cuts = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):

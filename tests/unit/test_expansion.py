@@ -1,4 +1,4 @@
-"""Variables, files and references: values arrive unchanged, missing ones are named."""
+"""Variables, files and references in the spec expand to exact values; missing ones are named."""
 
 from __future__ import annotations
 

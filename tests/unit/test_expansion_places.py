@@ -1,7 +1,7 @@
-"""What expands text by itself gets none from a source: JDBC URLs, settings, log4j, shells.
+"""JDBC URLs, settings, log4j patterns and shell scripts never contain text from a source.
 
-The table in docs/internals/text-from-sources.md names all such places. Source code shows that
-these four get no text of a source: a new way for one turns a test red.
+All four expand text. The table in docs/internals/text-from-sources.md lists all such places. These
+tests scan the source code, so that they fail when somebody adds a new one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _nodes() -> list[tuple[str, ast.AST]]:
 
 
 def test_a_jdbc_url_is_made_of_the_spec_alone(tmp_path: Path) -> None:
-    """Its parameters may name a class that a driver loads, or a file that it writes."""
+    """A URL's parameters can name a class for the driver to load or a file for it to write."""
     url = "jdbc:postgresql://localhost/shop?sslmode=require"
     spark = SparkSession.__new__(SparkSession)
     options = JdbcOptions(url=url, user="u", password="p", properties={"a": "b"})
@@ -46,7 +46,7 @@ def test_a_jdbc_url_is_made_of_the_spec_alone(tmp_path: Path) -> None:
         for key in node.keys
         if isinstance(key, ast.Constant) and key.value == "url"
     }
-    # `loader audit` writes a spec of its arguments, and the connector reads that.
+    # `loader audit` writes its arguments into a spec, which the connector reads.
     assert made == {"cli/audit.py", "sources/jdbc/database.py"}
 
 
@@ -67,12 +67,12 @@ def test_settings_come_from_profiles_and_the_loader() -> None:
         ("report/proofs.py", "'spark.sql.ansi.enabled'", "'false'"),
     }
     in_spark = {(key, value) for name, key, value in found if name == "spark/session.py"}
-    # of profiles and of _REQUIRED
+    # from profiles and _REQUIRED
     assert in_spark == {("key", "value"), ("key", "before[key]"), ("key", "configured")}
 
 
 def test_log4j_expands_nothing_in_messages() -> None:
-    """Before 2.17, a name of a source in a log line could load a class."""
+    """Before log4j 2.17, a name from a source in a log line could make log4j load a class."""
     [core] = Path(pyspark.__file__).parent.glob("jars/log4j-core-*.jar")
     version = re.search(r"-(\d+)\.(\d+)", core.name)
     assert version is not None
@@ -97,7 +97,7 @@ def test_no_text_of_a_source_meets_a_shell() -> None:
         and node.elts
         and re.fullmatch(r"'(/bin/)?(ba|da|z|k)?sh'", ast.unparse(node.elts[0]))
     ]
-    # The user's own spark-env.sh, and a file of the loader's. What they run is written here.
+    # The scripts are constants: they run the user's spark-env.sh and a file of the loader.
     assert {name for name, _ in shells} == {
         "spark/jvm_command.py",
         "connectors/cloudquery/ingest.py",

@@ -1,4 +1,4 @@
-"""What the system says becomes one sentence and a remedy that fits every command."""
+"""Errors of the operating system are reported in one sentence, with a remedy."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_systems_errors_are_sentences(number: int, file: str | None, text: s
 
 
 def test_what_is_nested_too_deeply_is_no_defect() -> None:
-    """Such as a JSON file's value, of whose type Python asks whether it is raw's."""
+    """For example, Python's comparison of a deeply nested JSON type with the raw table's type."""
     reported = str(
         translate_error(RecursionError("maximum recursion depth exceeded"), "table files.deep")
     )

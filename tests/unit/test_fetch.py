@@ -1,4 +1,4 @@
-"""How many rows a reader fetches at once."""
+"""The JDBC fetch size depends on the row width: wide rows are fetched a few at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections that are used again: by one at a time, not after an error, not when they are old."""
+"""The JDBC connection pool reuses connections, but never one that failed or is too old."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from loader.sources.jdbc.connections import ConnectionPool
 
 
 class Line:
-    """Stands for a connection: it is opened, used, and closed."""
+    """A fake connection that records whether it is open."""
 
     def __init__(self, where: str) -> None:
         self.where = where
@@ -23,13 +23,13 @@ class Line:
 
 @pytest.fixture
 def lines() -> list[Line]:
-    """All that were opened."""
+    """All connections that were opened."""
     return []
 
 
 @pytest.fixture
 def pool(lines: list[Line]) -> ConnectionPool:
-    """Lends lines."""
+    """A pool of fake connections."""
 
     @contextmanager
     def opened(where: str) -> Iterator[Line]:
@@ -95,7 +95,7 @@ def test_one_that_died_while_it_lay_idle_is_closed_and_replaced(
     pool: ConnectionPool, lines: list[Line]
 ) -> None:
     with pool.lend("table a") as first:
-        assert first.reopen is None  # it was opened for this user
+        assert first.reopen is None  # it was opened for this table
     with pool.lend("table b"):
         assert lines[0].reopen is not None
         assert lines[0].reopen() is lines[1]

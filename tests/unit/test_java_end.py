@@ -1,4 +1,4 @@
-"""Spark's Java process has ended: one error says so, whatever failed because of it."""
+"""If Spark's Java process has ended, every failure that follows is reported as that error."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _state_error(cause: Exception) -> StateError:
 
 
 def test_what_fails_because_java_has_ended_says_so(process: subprocess.Popen[bytes]) -> None:
-    process.kill()  # not waited for: a broken connection may be seen first
+    process.kill()  # without wait(): a broken connection may be detected first
     texts = {
         str(explain_process_end(error, "table shop.orders", process))
         for error in (
@@ -58,7 +58,7 @@ def test_the_signal_is_named(process: subprocess.Popen[bytes], number: signal.Si
 
 
 def test_what_java_has_no_part_in_keeps_its_own_words(process: subprocess.Popen[bytes]) -> None:
-    assert explain_process_end(ValueError("x"), "", process) is None  # it runs
+    assert explain_process_end(ValueError("x"), "", process) is None  # still running
     process.kill()
     process.wait()
     assert explain_process_end(OSError(28, "No space left on device"), "", process) is None

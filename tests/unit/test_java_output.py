@@ -1,4 +1,4 @@
-"""What Java prints reaches the user, without secrets."""
+"""The output of Spark's Java process reaches the user with secrets masked."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ gateway._printed.join()
 
 
 def test_what_java_prints_has_no_secret(tmp_path: Path) -> None:
-    """Neither if it writes one in two pieces, nor in a last line without an end."""
+    """Even if Java writes a secret in two parts, or in a last line without a line break."""
     (tmp_path / "java").write_text(JAVA)
     (tmp_path / "java").chmod(0o755)
     done = subprocess.run(

@@ -67,7 +67,7 @@ def _refusal(folder: Path, document: Any) -> str | None:
     path = folder / "loader.yml"
     needed = [] if document.get("spec", {}).get("name") == "lake" else [LAKE]
     documents = (document, *needed)
-    # JSON is YAML. Floats are written as YAML writes them.
+    # JSON is valid YAML, floats included.
     path.write_text("\n---\n".join(json.dumps(each) for each in documents), encoding="utf-8")
     try:
         spec = load_spec(path, {"N": "4", "MODE": "full_refresh"}, needs_source=False)
@@ -309,7 +309,7 @@ def test_the_schema_is_a_schema() -> None:
 def test_each_document_of_a_new_project_refers_to_the_schema(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The language server looks for the comment in each document."""
+    """The YAML language server reads the schema comment of each document separately."""
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(main, ["init"])
     assert done.exit_code == 0, done.output

@@ -1,4 +1,4 @@
-"""Settings reach Spark's JVM through a file that only this user can read."""
+"""Spark's Java process: secret settings stay private, and any exit leaves no files behind."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def _loaded(text: str) -> dict[str, str]:
-    """Reads such a file like java.util.Properties: a logical line per setting."""
+    """Parses a file of settings as java.util.Properties does."""
     found = {}
     for line in filter(None, text.split("\n")):
         key, _, value = re.split(r"(?<!\\)((?:\\\\)*)=", line, maxsplit=1)
@@ -48,12 +48,12 @@ def test_any_value_survives_the_file(value: str) -> None:
 
 
 def _left(temporary: Path) -> list[str]:
-    """What a start leaves in the folder for temporary files; Java's own is hsperfdata."""
+    """Lists the loader's files in the temporary folder. Java's own (hsperfdata) do not count."""
     return [path.name for path in temporary.iterdir() if path.name.startswith("strandline-")]
 
 
 def _ran(program: str, temporary: Path) -> subprocess.CompletedProcess[str]:
-    """Runs a program to the end of its output, with its own folder for temporary files."""
+    """Runs a program with its own temporary folder, until its output ends."""
     return subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)},
@@ -165,7 +165,7 @@ print(signal.getsignal(signal.SIGINT) is ours)
 
 
 def test_pyspark_does_not_take_ctrl_c(tmp_path: Path) -> None:
-    """Its handler calls the JVM in the middle of another call, which then fails as it likes."""
+    """PySpark's handler would call the JVM in the middle of another call, which then fails."""
     done = _ran(_CONTEXT, tmp_path)
     assert done.stdout == "True\n", done.stderr
 
@@ -185,7 +185,7 @@ print(SparkContext._gateway.proc.pid)
 def test_whoever_waits_for_our_output_does_not_wait_for_javas_end(tmp_path: Path) -> None:
     done = _ran(_STARTED, tmp_path)
     assert done.returncode == 0, done.stderr
-    os.kill(int(done.stdout), signal.SIGKILL)  # it is still there: what Java prints is no output
+    os.kill(int(done.stdout), signal.SIGKILL)  # still running, without our stdout
     assert "printed by Java" in done.stderr
 
 

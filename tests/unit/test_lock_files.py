@@ -1,4 +1,4 @@
-"""Where locks are: beside the tables of a local warehouse, otherwise in this user's own folder."""
+"""Lock files are next to the tables of a local warehouse, otherwise in the user's own folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from loader.spark import temporary_files
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the folder will be."""
+    """The lock folder, which does not exist yet."""
     folder = tmp_path / "cache" / "locks"
     monkeypatch.setenv(lock_files.FOLDER, str(folder))
     return folder
@@ -31,7 +31,7 @@ def test_a_shared_catalogs_locks_are_this_users_own(place: Path) -> None:
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
     assert lock_files.find_user_folder("lake", "s3://bucket") == folder
     assert lock_files.find_user_folder("lake", "s3://other") != folder
-    place.chmod(0o755)  # a lock file that others may read, others may hold
+    place.chmod(0o755)  # if others can read a lock file, they can hold its lock
     lock_files.find_user_folder("lake", "s3://bucket")
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
 
@@ -64,7 +64,7 @@ def test_without_a_variable_it_is_the_home_of_who_runs_it(
     monkeypatch.delenv(lock_files.FOLDER, raising=False)
     monkeypatch.setattr(temporary_files, "home_folder", lambda: tmp_path)
     assert lock_files.find_user_folder("lake", "x").parent == tmp_path / ".cache/strandline/locks"
-    # a home that is not writable: a folder with this user's id, still checked
+    # if the home is not writable: a folder named after the user's id, which is checked as well
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(temporary_files, "home_folder", lambda: tmp_path / "file")
     monkeypatch.setattr(temporary_files.tempfile, "gettempdir", lambda: str(tmp_path))
@@ -126,11 +126,11 @@ def test_other_names_are_not(name: str) -> None:
 def test_who_may_write_to_the_folder_may_lock_and_nobody_else(
     tmp_path: Path, folder: int, file: int
 ) -> None:
-    """Whoever may read a lock file may hold its lock."""
+    """Anyone who can read a lock file can hold its lock."""
     place = tmp_path / "lake"
     place.mkdir()
     place.chmod(folder)
-    (place / "orders.lock").touch(0o644)  # from an older version
+    (place / "orders.lock").touch(0o644)  # from an older version of the loader
     old = os.umask(0o022)
     try:
         for name in ("orders", "new", "new"):

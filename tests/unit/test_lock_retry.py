@@ -1,4 +1,4 @@
-"""Maintenance takes tables that others hold last, and waits for them."""
+"""Maintenance handles tables that others have locked last, and waits for their locks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_patience_ends_for_all_together(monkeypatch: pytest.MonkeyPatch) -> None
     ended = list(locks.retry_locked_tables(["a", "b"], work))
     assert [table for table, _ in ended] == ["a", "b"]
     assert all(isinstance(outcome, LockedError) for _, outcome in ended)
-    assert len(asked) == 2 * 7  # once, at five seconds of six, and once more after the sixth
+    assert len(asked) == 2 * 7  # once, five times within six seconds, and a last time after them
 
 
 def test_own_work_is_no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:

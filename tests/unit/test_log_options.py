@@ -1,4 +1,4 @@
-"""Loud: a source that cannot have `sync_mode: cdc`, its slot or its log, is refused by name."""
+"""Options of `sync_mode: cdc`: invalid ones are refused, and Debezium's settings follow them."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_debezium_connects_as_the_source_does() -> None:
     assert found["driver.currentSchema"] == "a"
     assert found["driver.tcpKeepAlive"] == "true"
     assert found["table.include.list"] == r"public\.a\.b,x\.y\+z"
-    assert found["lsn.flush.mode"] == "manual"  # only the loader moves the slot
+    assert found["lsn.flush.mode"] == "manual"  # only the loader advances the slot
 
 
 @pytest.mark.parametrize("url", ["jdbc:postgresql:shop", "jdbc:postgresql://a,b/shop"])

@@ -1,4 +1,4 @@
-"""Positions in the log, what a snapshot has seen of it, and what a table's mark remembers."""
+"""Log positions, the transactions that a snapshot sees, and the contents of a table's mark."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_mark_comes_back_as_it_was() -> None:
     assert Mark.from_dict(parted.to_dict()) == parted
     assert parted.to_dict()["partitions"] == ["9", "16400"]
     assert Mark.from_dict(None) is None
-    assert Mark.from_dict({"since": None, "xmin": "7"}) is None  # a cursor's
+    assert Mark.from_dict({"since": None, "xmin": "7"}) is None  # the mark of a cursor
 
 
 def test_the_snapshot_is_forgotten_once_the_log_was_read_beyond_it() -> None:
@@ -103,7 +103,7 @@ def test_what_changes_rows_without_the_log_is_noticed() -> None:
     renamed = LoggedColumn(2, "title", "text", declared="text")
     assert describe_alteration(before, [key, renamed]) == "the column name text was altered"
     assert describe_alteration(before, [LoggedColumn(1, "id", "int8", declared="bigint"), name])
-    assert describe_alteration({}, [key, name]) == ""  # a mark that did not know
+    assert describe_alteration({}, [key, name]) == ""  # a mark that does not record columns
 
 
 def test_a_catalog_that_looks_as_before_but_was_written_since() -> None:
@@ -115,20 +115,18 @@ def test_a_catalog_that_looks_as_before_but_was_written_since() -> None:
         == describe_reverted_change(before, {})
         == ""
     )
-    assert describe_reverted_change(before, {**before, "column 1": "8 bb"}) == ""  # a default, say
+    assert describe_reverted_change(before, {**before, "column 1": "8 bb"}) == ""  # a new default
     assert describe_reverted_change(before, {**before, "partition 10": "8 aa"}) == ""
     for name in ("index 7", "partition 8", "table 9"):
         assert describe_reverted_change(before, {**before, name: "8 aa"}), name
-    one = {**before, "column 1": "8 aa"}  # said twice, or renamed and renamed back
+    one = {**before, "column 1": "8 aa"}  # same DDL twice, or renamed and back
     assert describe_reverted_change(before, one) == ""
     assert has_rewritten_columns(before, one)
     assert not has_rewritten_columns(before, {**before, "column 1": "8 bb"})
     assert describe_reverted_change(
         before, {**one, "column 2": "8 aa"}
-    )  # two may have had each other's name
-    assert describe_reverted_change(
-        before, {**one, "files": "g aa"}
-    )  # its values were written anew
+    )  # two columns may have swapped their names for a while
+    assert describe_reverted_change(before, {**one, "files": "g aa"})  # the table was rewritten
     assert describe_reverted_change(before, {**before, "files": "g aa"}) == ""  # `vacuum full`
     assert (
         describe_reverted_change(before, {**before, "identity 9": "f aa"})

@@ -1,4 +1,4 @@
-"""The loop's arithmetic and dbt's arguments, without a loop."""
+"""The daemon (`run --every`): its error reports, its backoff and a spec that is read again."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from loader.sync.runner import Outcome
 
 
 class _Output:
-    """What a loop says.
+    """Records what the daemon reports.
 
     Attributes:
-        errors: each that it reported.
-        failed: of the last round.
+        errors: all reported errors.
+        failed: the tables that failed in the last round.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ def test_all_errors_of_one_place_are_told() -> None:
 def test_a_spec_that_is_read_again_has_one_reader_of_a_slot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As at the start: each would move the slot past what the other has read."""
+    """Otherwise each source would advance the slot past changes that the other has not read."""
     one = """
 kind: source
 spec:

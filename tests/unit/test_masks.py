@@ -1,4 +1,4 @@
-"""Masks and their key in a spec."""
+"""Masks in the spec: their values, their precedence, and a key that is never shown."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_state_with_masks() -> None:
 
 
 def test_values_that_no_column_can_store_are_hidden() -> None:
-    """A connector's records have them in `_rest`, and errors quote them."""
+    """A connector's records keep such values in `_rest`, and errors quote them."""
     columns = build_columns(
         {"properties": {"id": {"type": "integer"}, "born": {"type": "string", "format": "date"}}},
         {},

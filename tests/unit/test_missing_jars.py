@@ -38,7 +38,7 @@ def test_the_jar_that_executors_lack(name: str, jar: str) -> None:
 
 
 def test_a_lambda_of_a_class_that_executors_lack() -> None:
-    """Java does not name the class."""
+    """Java's message does not name the class."""
     field = "org.apache.spark.rdd.MapPartitionsRDD.f of type scala.Function3 in instance of"
     text = f"cannot assign instance of java.lang.invoke.SerializedLambda to field {field} …"
     found = find_missing_jar(ON_EXECUTOR.partition("java.lang")[0] + text)

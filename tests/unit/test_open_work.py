@@ -1,4 +1,4 @@
-"""How far back open work reaches: pure functions of what a database showed."""
+"""How far back a MySQL transaction that is still open may date its rows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_statement_is_known_by_its_start() -> None:
 
 
 def test_a_transactions_first_statement_ran_at_the_last_sync_or_began_after_it() -> None:
-    # one may have waited from minute 0 or 3 on for a transaction that began in minute 8
+    # its first statement may have started at minute 0 or 3 and waited until minute 8
     assert _since(_seen(0), _seen(10, 8)) == [0, 0]
     assert _since(_seen(5, running=3), _seen(10, 8)) == [3, 3]
 
@@ -55,7 +55,8 @@ def test_transactions_of_one_second_are_taken_for_the_older() -> None:
 
 def test_a_transaction_of_unknown_past_may_have_waited_for_a_day() -> None:
     assert _since(_seen(0, -5)) == [-5 - 24 * 60]
-    assert _since(_seen(0), _seen(10, -5)) == [0, -5 - 24 * 60]  # from another server
+    # not seen at minute 0, because it ran on another server
+    assert _since(_seen(0), _seen(10, -5)) == [0, -5 - 24 * 60]
 
 
 def test_a_prepared_transaction_without_a_session_is_as_old_as_all_that_was_open() -> None:

@@ -20,7 +20,7 @@ WHERE = "loader.yml, document 1 (source shop), spec.spec"
 
 
 class Options(BaseModel):
-    """A connector's own options, as a stranger would write them."""
+    """The options of a third-party connector."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

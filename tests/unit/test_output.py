@@ -1,4 +1,4 @@
-"""What a source says reaches a terminal as text: no escapes, no markup, no extra lines."""
+"""Text from a source is printed literally: no terminal escapes, no markup, no extra lines."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ INVISIBLE = (
 
 
 def test_what_nobody_sees_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    """Zero width, marks of direction, tags: two names that look the same are shown differently."""
+    """Names that look the same are shown differently if they differ in invisible characters."""
     Output().warning(INVISIBLE)
     Output().say(INVISIBLE)
     Output("json").warning(INVISIBLE)
@@ -94,7 +94,7 @@ def test_json_lines_show_control_characters_as_escapes(capsys: pytest.CaptureFix
 def test_secrets_that_were_escaped_are_hidden_in_json(
     secret: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A connector logs its configuration as JSON, or as Python shows it."""
+    """A connector may log its configuration as JSON or as a Python repr."""
     redactor = Redactor()
     redactor.add(secret)
     output = Output("json", redact=redactor.redact)

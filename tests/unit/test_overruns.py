@@ -1,4 +1,4 @@
-"""Rounds that take longer than the interval of `loader run --every`."""
+"""`loader run --every` reports rounds that take longer than the interval."""
 
 from __future__ import annotations
 

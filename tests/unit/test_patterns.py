@@ -1,4 +1,4 @@
-"""Which tables a source's patterns choose."""
+"""`tables` and `skip_tables`: which tables the names and patterns of a source select."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ def test_what_is_skipped_does_not_depend_on_other_tables() -> None:
         return [ref.name for ref in match_tables(spec, [TableRef(name) for name in names])[0]]
 
     assert left("secrets", "x") == ["x"]
-    assert left("secrets", "SECRETS", "Secrets", "x") == ["x"]  # whoever adds a table
-    # or a schema that comes first in the search path: names are longer then
+    # even if somebody adds a table whose name differs only in case
+    assert left("secrets", "SECRETS", "Secrets", "x") == ["x"]
+    # or a schema that comes first in the search path, so that names include the schema
     assert left("public.secrets", "secrets", "public.hr_pay", "x") == ["x"]
     assert left("orders", "public.orders", "sales.orders") == ["sales.orders"]
     assert left("a.b", "b", "c.b") == ["b", "c.b"]
@@ -65,7 +66,7 @@ def test_many_names_of_many_tables_are_found_at_once() -> None:
     spec = SourceSpec(name="shop", path="jdbc", tables=[*names, *misspelt], destinations=["lake"])
     began = time.process_time()
     found, errors = match_tables(spec, refs)
-    assert time.process_time() - began < 4  # without an index, and asking of all names, 25 seconds
+    assert time.process_time() - began < 4  # 25 seconds without an index
     assert found == refs[:5000]
     assert "Did you mean `sales.table_0" in errors[misspelt[0]].remedy
 

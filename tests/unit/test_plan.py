@@ -1,4 +1,4 @@
-"""What a run plans for a table: the options against its columns, without a source."""
+"""A table's plan: its options are checked against its columns, without a source."""
 
 from __future__ import annotations
 
@@ -131,9 +131,9 @@ def _known(batch: int, cursor: int | None) -> PriorState:
     ("known", "after", "future", "settled", "cursor", "mark"),
     [
         (_known(3, 5), 5, 0, False, 5, 1),
-        (_known(3, 5), 7, 0, False, 7, 2),  # set back before: raw has the rows in between
-        (_known(3, 5), 7, 1, False, 5, 1),  # the clock's, which proves nothing
-        (_known(3, 5), 5, 0, True, 5, 2),  # late rows have come
+        (_known(3, 5), 7, 0, False, 7, 2),  # set back before: the raw table has the rows in between
+        (_known(3, 5), 7, 1, False, 5, 1),  # 7 is the clock's time, not the cursor of a row
+        (_known(3, 5), 5, 0, True, 5, 2),  # late rows have arrived
         (_known(0, None), 7, 0, False, None, 1),  # before the first batch nothing is stored
     ],
 )

@@ -1,4 +1,4 @@
-"""Links, pipes, folders and devices where the loader expects its own files are refused at once."""
+"""Links, pipes, folders and devices in place of the loader's own files are refused at once."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _deadline() -> Iterator[None]:
-    """Ends a test that waits for a pipe."""
+    """Fails a test that blocks on a pipe."""
 
     def end(*_: object) -> None:
         raise AssertionError("it waits for a planted file")
@@ -131,7 +131,7 @@ def test_a_renewed_configuration(folder: Path, plant: Callable[[Path], object]) 
         with pytest.raises(TableError, match="cannot be stored"):
             renewed.store_update(control)
     else:
-        assert renewed.store_update(control)  # in its place
+        assert renewed.store_update(control)  # replaces the planted file
         assert renewed.apply_to({}) == {"token": "t"}
     _untouched(folder)
 

@@ -1,4 +1,4 @@
-"""Profiles are found, chosen and rendered as dbt does, or refused with a remedy."""
+"""Profiles are found, chosen and rendered as dbt does; invalid ones are refused with a remedy."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_target_is_rendered_and_stringified(folder: Path) -> None:
 
 
 def test_a_setting_whose_variable_is_not_set_is_left_out(folder: Path) -> None:
-    """Else Spark takes an empty text for a number, an address or a host."""
+    """Otherwise Spark would parse the empty text as a number, an address or a host."""
     text = PROFILES.replace("spark.y: \"{{ env_var('Y', '7') | as_number }}\"", 'spark.y: ""')
     (folder / "profiles/profiles.yml").write_text(text)
     assert "spark.y" not in load(folder).conf
@@ -110,7 +110,7 @@ def test_a_setting_whose_variable_is_not_set_is_left_out(folder: Path) -> None:
 
 
 def test_an_empty_master_is_refused(folder: Path) -> None:
-    """Else Spark would run on this machine instead of the cluster."""
+    """Otherwise Spark would run on this machine instead of the cluster."""
     message = refused(folder, "cluster", A_SCHEMA="s", A_MASTER="")
     assert "the setting `spark.master` is empty. Set it, or the variable that it reads" in message
 
@@ -206,7 +206,7 @@ def test_a_file_that_holds_no_profile(folder: Path, text: str, says: str) -> Non
 
 
 def test_settings_that_hold_a_secret_are_known(folder: Path) -> None:
-    """And those that only name the variable which does are none; its value is hidden as well."""
+    """A setting that only names a variable is not one, but the variable's value is masked, too."""
     conf = {
         "spark.sql.catalog.lake.credential": "written-down",
         "spark.sql.catalog.lake.token": "env:TOKEN_",
@@ -246,7 +246,7 @@ def test_where_profiles_are_looked_for(tmp_path: Path) -> None:
         SpecError, match=r"no profiles\.yml in .*project, .*project/profiles, .*dbt"
     ):
         load_profile("strandline", None, project, env=env)
-    # dbt, too, takes the project's before the one in ~/.dbt
+    # dbt also prefers the project's file to the one in ~/.dbt
     places = [home / ".dbt", project / "profiles", project, env_dir, given_dir]
     for place in places:
         place.mkdir(exist_ok=True, parents=True)
@@ -315,7 +315,7 @@ def test_dbt_is_not_imported() -> None:
     assert ran.stdout.strip() == "False"
 
 
-# The same as dbt's own renderer
+# Comparison with dbt's own renderer
 
 
 def dbt_renders(value: Any, env: dict[str, str]) -> Any:
@@ -391,7 +391,7 @@ def test_a_template_renders_as_in_dbt(template: str) -> None:
         return
     rendered = Renderer(RENDER_ENV).render(template, "profiles.yml")
     assert rendered == wanted
-    assert isinstance(wanted, type(rendered))  # dbt leaves a marker that is a str
+    assert isinstance(wanted, type(rendered))  # dbt may return a subclass of str
 
 
 @pytest.mark.parametrize(
@@ -451,7 +451,7 @@ def test_a_project_that_was_moved_does_not_begin_a_warehouse_at_its_old_place(
         with pytest.raises(SpecError, match=r"there is no folder .*old") as error:
             refuse_moved_project(profile, new)
         assert "create a link at the old path" in error.value.remedy
-        refuse_moved_project(profile, tmp_path)  # a profile of somebody else
+        refuse_moved_project(profile, tmp_path)  # a profile outside the project
 
 
 def test_a_variable_that_nothing_reads_but_resembles_one_of_the_profile(tmp_path: Path) -> None:

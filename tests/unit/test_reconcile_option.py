@@ -1,4 +1,4 @@
-"""The option `reconcile`: what it accepts, and which buckets are due when."""
+"""The `reconcile` option: its values, and which buckets are compared in which run."""
 
 from __future__ import annotations
 
@@ -89,10 +89,10 @@ class _Table:
         self.broken: frozenset[int] = frozenset()
         """The buckets whose differences cannot be repaired."""
         self.spans: list[tuple[float, float]] = []
-        """The begin and end of each comparison."""
+        """The start and end of each comparison."""
 
     def run(self, fixed: float, per_bucket: float) -> tuple[int, ...]:
-        """Runs once. A comparison reads all keys, and hashes the rows of its buckets."""
+        """Simulates a run. A comparison reads all keys, and hashes the rows of its buckets."""
         last = Attempt.find_last(self.compared)
         numbers = choose_due_buckets(self.compared, last, self.options, self.clock, self.parts)
         if numbers:
@@ -125,7 +125,7 @@ def test_every_bucket_is_compared_in_time_however_often_the_table_is_synced(
             assert table.clock - table.spans[0][1] <= DAY + minutes * 60
         table.clock += minutes * 60
     assert len(table.compared) == BUCKETS
-    if minutes <= 180:  # never more at once than one of the parts
+    if minutes <= 180:  # never more than one part at once
         assert {size for size in sizes if size} == {BUCKETS // parts}
         began = [begin for begin, _ in table.spans]
         steps = [later - earlier for earlier, later in itertools.pairwise(began)]
@@ -144,7 +144,7 @@ def test_comparisons_never_take_a_larger_share_of_the_time_than_the_budget(seed:
         table.clock += some.choice((0.5, 60.0, 3600.0))
     for (began, ended), (following, _) in zip(table.spans, table.spans[1:], strict=False):
         assert ended - began <= (following - began) * share / 100 * 1.000001
-    # and each bucket has its turn
+    # and every bucket is compared
     turns = len(table.spans) * (BUCKETS // table.parts)
     assert turns < 2 * BUCKETS or len(table.compared) == BUCKETS
 
@@ -161,7 +161,7 @@ def test_a_slow_rotation_takes_longer_but_skips_nothing() -> None:
 
 @pytest.mark.parametrize("broken", [0, 1, 8, 20, 50])
 def test_buckets_that_cannot_be_repaired_and_all_others_take_turns(broken: int) -> None:
-    """The budget suffices for an eighth of the keys in each run, and a day has eight runs."""
+    """The budget suffices for an eighth of the keys in each run, and there are eight runs a day."""
     table = _Table(ReconcileOptions(every="1 day"), 8)
     table.broken = frozenset(range(broken))
     turns: dict[int, list[int]] = {number: [] for number in range(BUCKETS)}
@@ -190,7 +190,7 @@ def test_the_memory_may_be_lost_or_wrong() -> None:
     assert _chosen({}, now, parts=1) == tuple(range(BUCKETS))
     # a clock that was set back
     assert _chosen(dict.fromkeys(range(64), LastComparison(now + DAY, 9999.0, 1)), now) == begin
-    # compared by hand, all at once: the rotation begins again, in even steps
+    # all compared at once by `loader reconcile`: the rotation starts again, in even steps
     at_once = dict.fromkeys(range(64), LastComparison(now, 1.0, 1))
     assert _chosen(at_once, now + DAY / 8 - 1) == ()
     assert _chosen(at_once, now + DAY / 8) == begin
@@ -212,7 +212,7 @@ def test_buckets_with_unrepaired_differences_are_due() -> None:
     assert len(_chosen(dict.fromkeys(range(64), differing), now, parts=1)) == BUCKETS
     # the first part of the first rotation is repeated, together with the second one
     assert _chosen(dict.fromkeys(range(8), differing), now) == (*range(8, 16), *range(8))
-    # the budget still counts
+    # the budget still applies
     slow = LastComparison(now - 60, 9.0, 1, has_unrepaired=True)
     assert _chosen(dict.fromkeys(range(64), slow), now, parts=1) == ()
 
@@ -225,6 +225,6 @@ def test_the_budget_waits_for_the_last_comparison() -> None:
     assert _chosen(slow, now + 19 * 100) == tuple(range(8, 16))
     assert _chosen(slow, now + 3 * 19 * 100) == tuple(range(8, 32))
     assert _chosen(slow, now, budget="100 %") == tuple(range(8, 64))
-    # one of the whole table gives its own duration
+    # the last attempt took 100 seconds for 8 of the 64 buckets
     assert Attempt.find_last(slow) == Attempt(now, 100.0, 8)
     assert Attempt.find_last(slow).seconds_for_all() == 800.0

@@ -1,4 +1,4 @@
-"""Secrets never reach a log, an error or the ledger, and nothing else is mangled."""
+"""Secrets are masked in any encoding, and all other text stays unchanged."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from loader.spec.redaction import Redactor, is_secret_key, redact_foreign, url_secrets
 from loader.spec.secret_forms import is_own_word
 
-# No asterisk: a mask beside one can look like a secret of asterisks. Short ones may be words of the
-# loader's own.
+# Without asterisks: next to a mask, they could look like part of it. Without short texts, which may
+# be words of the loader's own messages.
 SECRETS = st.text(
     string.ascii_letters + string.digits + "@:/?#&=%+ \"'<>$\\{}äß€😀\n", min_size=6, max_size=40
 ).filter(lambda text: len(text.strip()) >= 6 and not is_own_word(text.strip()))
@@ -96,7 +96,7 @@ CODES: dict[str, Callable[[str], str]] = {
     "wrapped in JSON": lambda text: json.dumps(f"{text[:3]}\r\n{text[3:]}"),
     "wrapped in a shell": lambda text: f"{text[:3]}\\\n{text[3:]}",
 }
-"""By what a secret is written into texts."""
+"""The encodings in which a secret may appear in a text."""
 
 
 def redactor(*values: str) -> Redactor:
@@ -114,7 +114,7 @@ def test_no_registered_secret_survives_in_any_form(
     made = redactor(secret)
     secret = secret.strip()
     parts = [CODES[code](secret) for code in codes]
-    # Line breaks of what is around a wrapped secret would be of it.
+    # In brackets, because line breaks around a wrapped secret would count as part of it.
     shown = made.redact(f"{before}<{'> <'.join(parts)}>{after}").replace("***", "\0")
     for code in codes:
         forms = {"as is": secret, code: CODES[code](secret)}
@@ -414,7 +414,7 @@ def test_a_long_text_is_read_once(text: str) -> None:
     began = time.process_time()
     redactor("Zq7-unknown", "Zq7-\nZq7-\nunknown").redact(text)
     list(url_secrets(text))
-    assert time.process_time() - began < 10  # it takes one; if read from each letter, minutes
+    assert time.process_time() - began < 10  # linear time takes one second, quadratic time minutes
 
 
 def test_what_only_begins_like_a_secret_hides_none_after_it() -> None:
@@ -435,4 +435,4 @@ def test_many_secrets_in_a_long_text_take_no_time() -> None:
     made.add(*(f"token-value-{n:06}" for n in range(4_000)))
     text = "a token-value-001234 b " + "token value-0 of 17 columns, id = 5;\n" * 28_000
     assert made.redact(text).startswith("a *** b token value-0 of 17")
-    assert time.process_time() - began < 8  # it takes two or three; it took 33
+    assert time.process_time() - began < 8  # it takes two or three seconds

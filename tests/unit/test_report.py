@@ -1,4 +1,4 @@
-"""What the report says: its verdict, its problems and its numbers, from plain data."""
+"""The report's verdict, problems and numbers, computed from plain data."""
 
 from __future__ import annotations
 
@@ -101,12 +101,12 @@ def test_a_table_is_stale_by_its_own_rhythm() -> None:
         syncs = [_sync("t", age + distance * i) for i in range(5)]
         return _report([_newest("t", age)], syncs, stale_after=stale_after).level
 
-    assert level(2 * HOUR, HOUR) == "good"  # within less than a day, no rhythm is known
+    assert level(2 * HOUR, HOUR) == "good"  # syncs of less than a day do not show a rhythm
     assert level(2 * DAY + HOUR, HOUR) == "bad"
     assert level(50 * HOUR, 24 * HOUR) == "good"
     assert level(80 * HOUR, 24 * HOUR) == "bad"
     assert level(50 * HOUR, 24 * HOUR, stale_after=26 * 3600) == "bad"
-    assert _report([_newest("t", 200 * DAY)]).level == "bad"  # not synced in the covered days
+    assert _report([_newest("t", 200 * DAY)]).level == "bad"  # before the report's period
 
 
 def test_tables_with_one_cause_share_a_line() -> None:

@@ -1,4 +1,4 @@
-"""The page of the report: nothing in it is executed but its own scripts, and a server guards it."""
+"""The report's page runs only its own scripts, and its server answers only local requests."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class _Page(HTMLParser):
 
 
 def _poison(value: Any) -> Any:
-    """Returns a report in which each text of a source or of dbt is hostile."""
+    """Returns the report with every text from a source or from dbt made hostile."""
     if isinstance(value, str):
         return value if value in ("", "good", "warn", "bad", "none") else HOSTILE + value
     if isinstance(value, list | tuple):
@@ -78,7 +78,7 @@ def test_hostile_text_is_only_text() -> None:
 
 
 def test_all_text_is_cleaned() -> None:
-    """Secrets are removed from each text, wherever it is on the page."""
+    """Every text on the page passes through the function that removes secrets."""
     report = _poison(report_with_incidents())
     page = render_page(report, lambda text: text.replace("alert(1)", "[masked]"), HOSTILE)
     assert "[masked]" in page
@@ -128,7 +128,7 @@ def test_vendored_files_are_unchanged() -> None:
 
 @pytest.fixture
 def server() -> Iterator[ReportServer]:
-    """A server whose page is the number of its renderings."""
+    """A server whose page shows how often it was rendered before. The third rendering fails."""
     count = iter(range(100))
 
     def render() -> str:

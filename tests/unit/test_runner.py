@@ -1,4 +1,4 @@
-"""A source that ends Java when it is asked for its tables costs no other source its run."""
+"""If Java ends while one source's tables are listed, the other sources are still synced."""
 
 from __future__ import annotations
 

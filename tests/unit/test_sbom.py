@@ -1,4 +1,4 @@
-"""The bill of materials names what runs: Python packages, Spark's jars and those we fetch."""
+"""The software bill of materials has the Python packages, Spark's jars and the loader's jars."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that Spark sorts and shuffles lie where only this user may look."""
+"""Spark sorts and shuffles rows in a local folder that only this user can read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOCAL = {"spark.master": "local[*]"}
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The temporary folder."""
+    """The folder for temporary files."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.delenv("SPARK_LOCAL_DIRS", raising=False)
     return tmp_path
@@ -54,7 +54,7 @@ def test_somebody_elses_choice_stays(folder: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_killed_process_s_folder_stays_for_an_hour(folder: Path) -> None:
-    """Its JVM may outlive it, and sorts there."""
+    """Its JVM may outlive it and still use the folder."""
     with subprocess.Popen([sys.executable, "-c", ""]) as dead:
         dead.wait()
     old, young = (folder / f"{name_prefix('scratch')}{dead.pid}-{n}" for n in ("old", "young"))

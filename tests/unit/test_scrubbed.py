@@ -1,4 +1,4 @@
-"""What messages show of a database's address: never a part of its password."""
+"""Messages show URLs of databases and Redis without any part of the password."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--select`: a table is chosen by the source's name of it, or by raw's, in all commands."""
+"""`--select` accepts a table's name in the source or in the lake, and a unique name alone."""
 
 from __future__ import annotations
 

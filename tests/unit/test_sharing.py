@@ -1,4 +1,4 @@
-"""Which of a spec's sources may load a raw table, and turns at its lease."""
+"""Sources may load the same raw table only if all are `shared`, and they take turns."""
 
 from __future__ import annotations
 

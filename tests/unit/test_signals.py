@@ -1,4 +1,4 @@
-"""What a signal does to a command, in processes of their own."""
+"""SIGINT, SIGTERM and SIGHUP stop a command in order, or end it, without leaving files behind."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ with unwind_on_signal():
 
 
 def test_signals_at_the_same_time_end_it_once_and_in_order() -> None:
-    """`timeout` sends two; so does a terminal, to the whole group. They met each other's lock."""
+    """`timeout` or a terminal may send several at once. Their handlers must not deadlock."""
     done = subprocess.run(
         [sys.executable, "-c", _PREPARED + _ROUNDS], capture_output=True, text=True, timeout=20
     )
@@ -100,7 +100,7 @@ def test_signals_at_the_same_time_end_it_once_and_in_order() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_second_signal_ends_it_at_once(number: signal.Signals) -> None:
-    """Once a moment has passed: somebody has lost patience."""
+    """It counts as a second signal only if it comes a moment after the first."""
     script = (
         _PREPARED.replace(
             "import stop_on_signal", "import stop_on_signal\nimport loader.cli.signals as own"
@@ -127,7 +127,7 @@ def test_a_second_signal_ends_it_at_once(number: signal.Signals) -> None:
 
 
 def test_one_signal_ends_a_call_that_never_returns() -> None:
-    """Such as a call to an object store that does not answer: neither a thread nor its end."""
+    """For example, a call to an object store that does not answer."""
     script = _PREPARED + "import loader.cli.signals as own\nown.GRACE = 1.5\n" + _TWICE
     with subprocess.Popen(
         [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -144,7 +144,7 @@ def test_one_signal_ends_a_call_that_never_returns() -> None:
 
 
 def test_work_that_asks_nobody_is_ended() -> None:
-    """Such as a program that reads a database's log; not work that is done."""
+    """For example, a program that reads a database's log. Finished work is not interrupted."""
     done = subprocess.run(
         [sys.executable, "-c", _PREPARED + _WAITING], capture_output=True, text=True, timeout=20
     )
@@ -153,7 +153,7 @@ def test_work_that_asks_nobody_is_ended() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_command_that_does_not_stop_by_itself_is_unwound(number: signal.Signals) -> None:
-    """What it has opened is closed; then it ends as by default. One that does, does so within."""
+    """It closes what it has opened, and then ends with the signal's default action."""
     done = subprocess.run(
         [sys.executable, "-c", _PREPARED + _UNWOUND, str(int(number))],
         capture_output=True,

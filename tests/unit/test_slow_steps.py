@@ -1,4 +1,4 @@
-"""What a command says about steps that take long."""
+"""Commands show the steps and tables that take long, with their progress."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from loader.sync.run_context import RECORDING
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Five seconds are a twentieth of one here."""
+    """Shows steps after 0.05 seconds instead of 5."""
     monkeypatch.setattr(slow_steps, "SECONDS", 0.05)
 
 
@@ -33,10 +33,10 @@ def test_only_a_step_that_takes_long_is_shown(capsys: pytest.CaptureFixture[str]
                 pass
         with step("shop.orders: compacting"):
             time.sleep(0.5)
-        time.sleep(0.2)  # nothing is being done that is worth a word
+        time.sleep(0.2)  # no step is in progress
     lines = capsys.readouterr().err.splitlines()
     assert {*lines} == {"shop.orders: compacting (0 s)"}
-    assert 1 < len(lines) < 5  # ever more rarely
+    assert 1 < len(lines) < 5  # at growing intervals
 
 
 def test_the_times_of_ended_steps_are_added_up() -> None:
@@ -89,7 +89,7 @@ def test_many_small_tables_share_one_line(capsys: pytest.CaptureFixture[str]) ->
         for number in range(10):
             failed = number == 5
             progress.done(f"shop.t{number}", f"shop.t{number}: ended", has_failed=failed)
-        progress.report_phase("shop.t15", RECORDING, None)  # waits for the others
+        progress.report_phase("shop.t15", RECORDING, None)  # waits for the other tables
         time.sleep(0.3)
     first, *lines = capsys.readouterr().err.splitlines()
     assert first == "shop.t5: ended"
@@ -99,7 +99,7 @@ def test_many_small_tables_share_one_line(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_table_that_is_synced_again_is_counted_once() -> None:
-    """Its connection was lost."""
+    """For example, after its connection was lost."""
     progress = Progress(Output(), lambda table: None)
     for _ in range(2):
         progress.report_phase("shop.t0", "reading", 1)

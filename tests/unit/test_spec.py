@@ -1,4 +1,4 @@
-"""The spec: what is accepted; errors name the document, the key and the remedy."""
+"""loader.yml: what is accepted, and errors that name the document, the key and the remedy."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ spec:
 
 
 class Options(BaseModel):
-    """A connector's own options, as a stranger would write them."""
+    """The options of a third-party connector."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -1,4 +1,4 @@
-"""Debezium's process: what it takes from the log, and the spool that it leaves."""
+"""Debezium's process: what it reads from the log, and the spool files that it writes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_it_reads_up_to_its_own_marker(tmp_path: Path) -> None:
 
 
 def test_it_ends_when_the_log_is_read_from_behind_the_marker(tmp_path: Path) -> None:
-    """A marker's transaction ends before the order's position: what ends later came later."""
+    """The marker's transaction ends by position 900, so a later end means that it was passed."""
     reader = _reader(tmp_path)
     _transaction(reader, 7, 900, ("public.orders", _change(1)))
     assert not reader.finished.is_set()

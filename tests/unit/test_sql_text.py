@@ -1,4 +1,4 @@
-"""SQL of the spec is one expression in parentheses, as the kind of database quotes texts."""
+"""SQL in the spec must be one expression, by the quoting rules of the source's database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`loader state set` and `reset` change what a run has stored just before they lock the table."""
+"""`loader state set` and `reset` change the state that is stored once they have the lock."""
 
 from __future__ import annotations
 

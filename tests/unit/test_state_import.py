@@ -1,4 +1,4 @@
-"""What `loader state import` reads: lines of an export; for all else, one error with its line."""
+"""`loader state import` reads the lines of an export, and refuses any other line by its number."""
 
 from __future__ import annotations
 

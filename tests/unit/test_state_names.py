@@ -1,4 +1,4 @@
-"""Which table a state command is about: its source may be left out where that is clear."""
+"""State commands accept a table's name without its source if the name is unambiguous."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State values that the loader did not write."""
+"""A stored state that this version of the loader cannot read is refused with a clear error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `loader status` prints, from the ledger's rows."""
+"""The output of `loader status`: an error that tables share is shown once, empty columns never."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Output that cannot be written stops; what the command does goes on, and its exit code tells."""
+"""If output cannot be written, a command still does its work, and its exit code shows the loss."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-# A command as all are: it reports to both streams from its work, and then writes what it did.
+# Like every command, it reports to both streams while it works, and then prints its result.
 COMMAND = """
 import sys, threading
 import click
@@ -47,14 +47,14 @@ main(prog_name="loader")
 
 
 class Worked:
-    """What became of a command whose output goes to `output` (a shell's redirection)."""
+    """The result of a command whose output goes to `output` (a shell redirection)."""
 
     def __init__(
         self, folder: Path, output: str, *arguments: str, unbuffered: bool = False
     ) -> None:
         (folder / "command.py").write_text(COMMAND)
         words = " ".join(["command.py", *(arguments or ("work", "0"))])
-        # Python buffers what it writes, unless an option forbids it, as in containers.
+        # Python buffers its output unless PYTHONUNBUFFERED is set, as it often is in containers.
         ours = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
         ours |= {"PYTHONUNBUFFERED": "1"} if unbuffered else {}
         done = subprocess.run(

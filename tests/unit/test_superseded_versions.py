@@ -1,4 +1,4 @@
-"""What compaction may remove: the rules that need no Spark."""
+"""Which superseded versions compaction may remove: the rules that need no Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When the record of a sweep that found nothing is stored."""
+"""A sweep that found nothing is recorded only if repeating it would take long."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ BEFORE = SweepRecord(SEEN, at=1.0, bytes=16_384)
     ("bytes_", "seconds", "is_stored"),
     [
         (16_384, 0.01, False),
-        (16_384, 0.18, False),  # a busy machine: a loop would commit state and ledger each second
-        (16_384, 3.0, True),  # a filter that takes long
+        (16_384, 0.18, False),  # a busy machine: otherwise a daemon would commit every second
+        (16_384, 3.0, True),  # a slow filter
         (50_000_000, 0.01, False),
         (50_000_000, 0.18, True),
     ],

@@ -1,4 +1,4 @@
-"""Which tables came since a mark, and how a horizon treats another timeline."""
+"""Tables that were added since a mark, and databases that were restored or failed over."""
 
 from __future__ import annotations
 

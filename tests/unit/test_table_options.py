@@ -1,4 +1,4 @@
-"""Options of tables: by name and by wildcard, and a cursor of several."""
+"""`table_options`: precedence of names and wildcards, lists of cursors, and column types."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_first_cursor_that_a_table_has() -> None:
     assert several.choose_cursor(["id", "modified", "UPDATED_AT"]) == "updated_at"
     assert several.choose_cursor(["id", "modified"]) == "Modified"
     assert several.choose_cursor(["id"]) is None
-    # a single one is no choice: that it is missing is a mistake
+    # a single one is not a choice: if the table lacks it, that is an error
     assert TableOptions(cursor_field="updatd_at").choose_cursor(["id"]) == "updatd_at"
     with pytest.raises(ValidationError, match="'a' appears twice"):
         TableOptions(cursor_field=["a", "a"])
@@ -61,7 +61,7 @@ def test_a_path_is_for_one_table() -> None:
 
 
 def test_types_stand_under_a_key_of_their_own() -> None:
-    """Every connector's tables have it, in one spelling; `columns` will choose columns."""
+    """All connectors have `column_types`. `columns` selects columns and refuses types."""
     reported = TableOptions(column_types={"a": " Decimal( 9,2 )", "b": "LONG", "c": "text"})
     assert reported.column_types == {"a": "decimal(9,2)", "b": "bigint", "c": "string"}
     for text in (

@@ -1,4 +1,4 @@
-"""Folders that only this user may enter go with the process that made them, also a killed one."""
+"""Private temporary folders are removed when their process ends, even if it was killed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from loader.spark.temporary_files import create_folder, name_prefix, private_fol
 
 @pytest.fixture
 def dead() -> int:
-    """The number of a process that has ended."""
+    """The id of a process that has ended."""
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         process.wait()
     return process.pid
@@ -45,7 +45,7 @@ def test_what_killed_processes_left_goes(tmp_path: Path, dead: int) -> None:
 
 
 def test_what_others_use_stays(tmp_path: Path, dead: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a living process, of another kind, of another machine, or of nobody we know."""
+    """Folders of a running process, of another kind, of another machine or with unknown names."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "mine").write_text("")

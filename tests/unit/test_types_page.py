@@ -1,4 +1,4 @@
-"""docs/types.md has what arrives of each type, as the tests of types prove it."""
+"""docs/types.md is generated from the results that the tests of the types expect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows and the cursors between them: no row between two syncs, whatever comes."""
+"""Windows and the cursors between them leave no row out between two syncs."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_read_ends_where_it_was_asked_to_or_at_what_was_there(
 def test_every_row_is_read_if_cursors_never_go_back(
     arrivals: list[list[int]], clock_lag: int, back: int | None
 ) -> None:
-    """Rows come with cursors at or above all before them, many equal, some in the future."""
+    """No row has a lower cursor than an earlier one. Many are equal, some are in the future."""
     there: list[tuple[int, int]] = []
     read: set[tuple[int, int]] = set()
     stored, highest = None, 0

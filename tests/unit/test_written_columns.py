@@ -1,4 +1,4 @@
-"""State and ledger have the same columns in the loader, the package and the tests."""
+"""The state and the ledger have the same columns in the loader, the dbt package and the tests."""
 
 from __future__ import annotations
 
