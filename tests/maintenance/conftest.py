@@ -24,7 +24,7 @@ def kept(
     postgres: Postgres,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Kept]:
-    """A shop with a table of orders, synced in five batches, to be restored again and again."""
+    """A shop whose orders were synced in five batches. Each test restores a copy of it."""
     folder = tmp_path_factory.mktemp("kept")
     with postgres.database("kept") as database:
         shop = _grown(Shop(Project(folder, spark, "raw_kept"), database, folder / "dbt"))
@@ -33,7 +33,7 @@ def kept(
 
 @pytest.fixture
 def shop(kept: Kept, tmp_path: Path) -> Shop:
-    """Such a shop for a single test."""
+    """Restores the shop for one test."""
     return kept.again(tmp_path)
 
 

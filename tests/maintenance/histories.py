@@ -1,4 +1,4 @@
-"""Random histories of versions, and by definition what compaction may remove from them."""
+"""Random histories of row versions, and a definition of what compaction may remove from them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COLUMNS = f"history int, k int, cursor int, payload string, {META_COLUMNS}"
 
 @dataclass(frozen=True)
 class Change:
-    """One row of a batch; few values, so that keys meet, cursors tie and contents repeat."""
+    """A row of a batch. Few distinct values, so that keys, cursors and contents repeat."""
 
     k: int | None
     cursor: int | None
@@ -40,7 +40,7 @@ histories = st.lists(
 
 
 def versions(drawn: Sequence[Sequence[Sequence[Change]]], generations: Sequence[int]) -> list[Row]:
-    """Returns all histories' rows, each batch in its generation."""
+    """Returns the rows of all histories, with the given generation for each batch."""
     rows = []
     for batch in range(1, BATCHES + 1):
         emitted = [
@@ -71,18 +71,18 @@ def versions(drawn: Sequence[Sequence[Sequence[Change]]], generations: Sequence[
 
 
 def place(row: Row) -> tuple[int, int]:
-    """Returns what identifies a row."""
+    """Returns the batch and sequence number, which identify a row."""
     return row["_cq_batch"], row["_cq_seq"]
 
 
 def order(row: Row) -> tuple[Any, ...]:
-    """Returns a version's place in the total order of its key."""
+    """Returns the sort key of a version among the versions of its key."""
     cursor = row["cursor"]
     return (row["_cq_generation"], cursor is not None, cursor or 0, *place(row))
 
 
 def content(row: Row) -> tuple[Any, ...]:
-    """Returns a version's content; all tombstones have the same."""
+    """Returns a version's content, which is the same for all tombstones."""
     return row["_cq_deleted"], None if row["_cq_deleted"] else row["_cq_row_hash"]
 
 
@@ -116,7 +116,7 @@ def history(rows: Iterable[Row], batch: int) -> dict[tuple[Any, ...], list[tuple
 def removable(
     rows: Iterable[Row], batch: int, keep: int, floor: int | None, only_repeated: bool
 ) -> set[tuple[int, int]]:
-    """Returns the rows that may go, by definition."""
+    """Returns the rows that compaction may remove, by definition."""
     gone = set()
     for own in by_key(row for row in rows if row["_cq_batch"] <= batch).values():
         for before, row in zip([None, *own], own[:-keep], strict=False):

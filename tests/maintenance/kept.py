@@ -1,4 +1,4 @@
-"""A shop as it was after five syncs: copying costs less than syncing."""
+"""Restores a synced shop from copies, which is faster than syncing it again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Orders that change, the raw table that grows with them, and the models built from it."""
+"""A shop whose orders change: its database, its loader project and its dbt project."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ select * from {{{{ source('shop', 'orders') }}}}
 
 
 class Parsed(DbtProject):
-    """Parsed once, and again only after a file is written: parsing is most of a command's cost."""
+    """A dbt project that is parsed again only after a file was written, because parsing is slow."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         self._manifest: Any = None
@@ -43,11 +43,11 @@ class Parsed(DbtProject):
         super().write(path, content)
 
     def keep(self) -> None:
-        """Keeps what was written so far when the project is restored."""
+        """Marks the files written so far as part of the project, which :meth:`put_back` keeps."""
         self._own = len(self._written)
 
     def put_back(self) -> None:
-        """Removes what was written since then."""
+        """Removes the files that were written since :meth:`keep`."""
         for path in self._written[self._own :]:
             (self.folder / path).unlink(missing_ok=True)
             self._manifest = None
@@ -89,7 +89,7 @@ class Shop:
         self.project.run()
 
     def change(self) -> None:
-        """Changes some orders; in time all of them, again and again."""
+        """Updates the next five orders. After four calls, all orders were updated."""
         self.version += 1
         first = self.version * CHANGED % ORDERS
         self.database.execute(
@@ -110,23 +110,23 @@ class Shop:
         return next(e for e in ran.events if e["event"] in kinds and e["table"] == table)
 
     def versions(self) -> list[tuple[Any, ...]]:
-        """Returns what raw holds: key, batch and note of each version."""
+        """Returns key, batch and note of each version in the raw table."""
         return self.project.rows("select id, _cq_batch, note from raw.orders order by 1, 2")
 
     def latest(self) -> list[tuple[Any, ...]]:
-        """Returns the newest version of each key in raw."""
+        """Returns the newest version of each key in the raw table."""
         return self.project.rows(
             "select id, max_by(note, struct(_cq_generation, at, _cq_batch, _cq_seq)) "
             "from raw.orders group by id order by id"
         )
 
     def head(self) -> Commit:
-        """Returns what the newest batch's commit records."""
+        """Returns the commit of the newest batch."""
         return newest_commit(self.project.lake(), "orders")
 
     @property
     def dbt(self) -> Parsed:
-        """Creates a dbt project with tests of the raw table; :meth:`model` adds models."""
+        """The dbt project with tests of the raw table; :meth:`model` adds models."""
         if self._dbt is None:
             name = self.project.schema
             self._dbt = Parsed(
@@ -151,10 +151,10 @@ class Shop:
         assert {one.status for one in results.values()} == {"success"}, results
 
     def proven(self, *failing: str, by: str = "") -> dict[str, list[dict[str, Any]]]:
-        """Runs all tests; all but the given ones must pass. Returns their failing rows.
+        """Runs dbt tests, of which exactly `failing` must fail. Returns their failing rows.
 
         Args:
-            by: only these tests, separated by spaces.
+            by: the tests to run, separated by spaces; by default all tests.
         """
         chosen = ["--select", *(f"test_name:{name}" for name in by.split())] if by else []
         # The package's models are not built; the tests of ledger and state need only their tables.

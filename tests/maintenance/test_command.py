@@ -1,4 +1,4 @@
-"""`loader compact`: what goes, what stays, and that nobody sees a difference."""
+"""`loader compact` removes only superseded versions and unused files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.services import Database
 from tests.sync.project import Project
 
 ROWS = ORDERS + 4 * CHANGED
-"""The number of rows in raw after five batches; the fifth has the newest version of its keys."""
+"""Rows in the raw table after five batches: all orders, then four times five updated ones."""
 
 ORDERS_ONLY = ("--select", "shop.orders")
 
@@ -44,17 +44,17 @@ def test_by_itself_it_changes_no_row_and_only_what_is_new_is_read(
     assert shop.head() == head
     state = shop.freed(ran, f"{shop.project.schema}._cq_state")
     assert (state["files_before"], state["files_after"]) == (8, 1)
-    # what a sync reads of a year of runs lies together: its own table's rows, ordered by batch
+    # the ledger is sorted by table and batch, so that a sync reads few files of a year of runs
     listed = shop.project.rows("select table_name, batch from raw._cq_syncs")
     assert listed == sorted(listed, key=lambda row: (row[0], row[1] or 0))
     assert shop.project.run().table("shop.orders")["status"] == "nothing new"
-    # no row of raw has changed; ledger and state were rewritten
+    # no row of the raw table has changed; ledger and state were rewritten
     shop.proven(by="batches_complete state_consistent")
 
     shop.change()
     shop.project.run()
     files = shop.project.rows("select count(*) from raw.orders.files")
-    assert files == [(3,)]  # the first seven batches together, the head then, the head now
+    assert files == [(3,)]  # batches 1 to 7, batch 8, which was the newest, and batch 9
     boundary = shop.project.state("shop.orders")["cursor"]
     for condition in ("_cq_batch > 8", f"at >= timestamp_ntz '{boundary}'"):
         frame = shop.project.spark.sql(
@@ -72,8 +72,8 @@ def test_by_itself_it_changes_no_row_and_only_what_is_new_is_read(
 def test_superseded_versions_go_and_the_newest_stay(shop: Shop) -> None:
     before, latest = shop.versions(), shop.latest()
     freed = shop.freed(shop.compact("--keep-versions", "1", "--expire-days", "0"))
-    # the second to the fourth batch have changed 15 of the first one's 20 orders, the fifth is
-    # the newest and its predecessors stay with it
+    # batches 2 to 4 have updated 15 of the 20 orders; batch 5 is the newest, so the versions that
+    # it supersedes are kept
     kept = {(key, batch) for key, batch, _ in shop.versions()}
     wanted = {}
     for key, batch, _ in before:
@@ -90,7 +90,7 @@ def test_superseded_versions_go_and_the_newest_stay(shop: Shop) -> None:
     shop.project.run()
     shop.freed(shop.compact("--keep-versions", "1", *ORDERS_ONLY))
     shop.proven()
-    # a row that vanishes otherwise is found
+    # a row that was removed in another way is detected
     shop.project.spark.sql(f"delete from {shop.project.schema}.orders where id = {ORDERS}")
     rows = shop.proven("batches_complete", by="batches_complete")["batches_complete"]
     [row] = [one for one in rows if one["problem"].startswith("up to this batch, raw table and")]
@@ -105,7 +105,7 @@ def test_a_dry_run_tells_and_changes_nothing(shop: Shop, warehouse: Path) -> Non
     assert (preview["rows"], preview["rows_to_remove"]) == (ROWS, ROWS - ORDERS - CHANGED)
     assert preview["snapshots_to_expire"] == 4
     assert {path for path in folder.rglob("*") if path.is_file()} == before
-    # a source that is down is not one that has no tables
+    # a source that cannot be reached is not taken for one without tables
     url = shop.project.sources[0]["spec"]["url"]
     shop.project.sources[0]["spec"]["url"] = re.sub(r":\d+/", ":1/", url)
     shop.project.sources[0]["tables"], asked = ["*"], shop.project.sources[0]["tables"]
@@ -131,7 +131,7 @@ def test_metadata_tell_of_a_table_what_queries_count(
     assert (reported.rows, reported.files) == (
         ROWS - 1,
         6,
-    )  # a file for each batch, and one of deletes
+    )  # a data file for each batch, and a delete file
     monkeypatch.setattr(table_stats, "_TOTALS", (*table_stats._TOTALS, "what no commit says"))
     assert table_stats.measure_table(lake, "orders") == reported
 
@@ -162,7 +162,7 @@ def test_a_table_that_is_being_synced_is_skipped_and_the_others_are_not(
 
 
 def test_what_the_newest_commit_said_outlives_it(shop: Shop) -> None:
-    """Killed before the state was written, then compacted: the next run still recovers it."""
+    """A run killed before it stored the state is recovered by the next run even after compaction."""
     project, head = shop.project, shop.head()
     state = project.state("shop.orders")
     project.spark.sql(f"delete from {project.schema}._cq_state where version = 5")
@@ -175,7 +175,7 @@ def test_what_the_newest_commit_said_outlives_it(shop: Shop) -> None:
     ran = project.run()
     assert any("rolled forward to batch 5" in text for text in ran.warnings)
     assert ran.table("shop.orders")["status"] == "nothing new"
-    copied = {"mark": project.state("shop.orders")["mark"]}  # each test has a copy of the database
+    copied = {"mark": project.state("shop.orders")["mark"]}  # the test's database is a copy
     assert project.state("shop.orders") == {**state, **copied}
     assert project.rows("select status, rows_appended from raw._cq_syncs where batch = 5") == [
         ("recovered", CHANGED)

@@ -1,6 +1,6 @@
-"""Many batches are compacted while a loader goes on in another process.
+"""Many batches are compacted while a loader keeps running in another process.
 
-STRANDLINE_BATCHES=200 says how many; -s shows the sizes.
+STRANDLINE_BATCHES sets the number of batches; `pytest -s` shows the sizes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BATCHES = int(os.environ.get("STRANDLINE_BATCHES", "3"))
 ROWS = 2000
 CHANGED = 100
 PAUSE = 1.0
-"""Seconds between two loads: without, they take half of the machine from what they run beside."""
+"""Seconds between two loads, which would otherwise take half of the CPU from the compaction."""
 TABLES = ("orders", "lines")
 MODEL = """
 {{{{ config(
@@ -77,7 +77,7 @@ def test_a_loader_runs_beside_compaction(
             f"insert into {table} select n, md5(n::text), timestamp '2025-01-01' "
             f"from generate_series(1, {ROWS}) n",
         )
-    # the lines come again and again: such rows compaction may remove even if there is a history
+    # lines are redelivered: compaction may remove repeated rows even if there is a history
     again = {"redelivered_rows": "append", "lookback": "3 minutes"}
     options = {"orders": {"cursor_field": "at"}, "lines": {"cursor_field": "at", **again}}
     project.jdbc(postgres_database, list(TABLES), table_options=options)
@@ -119,7 +119,7 @@ def test_a_loader_runs_beside_compaction(
     loader.start()
     try:
         assert begun.wait(300)
-        # it waits for a moment between two syncs
+        # compaction waits for the lock, which is free between two syncs
         ran = project.loader("compact", "--keep-versions", "1", "--expire-days", "0")
         assert ran.code == 0, ran.text
         assert {model: rows(model) for model in MODELS} == built

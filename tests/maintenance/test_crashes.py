@@ -1,8 +1,8 @@
-"""A compaction that dies leaves the table as it was or smaller, and every row accounted for.
+"""A killed compaction leaves the table as it was or smaller, and every removed row recorded.
 
-A compaction's steps touch one table. So one project has a table for each step, whose compaction
-dies there, one whose rows cannot be removed, and one whose compaction is killed at any moment, with
-its process; then all are read, proved, synced and compacted together.
+Each step of a compaction touches one table. So one project has a table for each step, at which its
+compaction dies, one whose rows cannot be removed, and one whose compaction is killed at a random
+moment with its process. Then all tables are read, tested, synced and compacted together.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.services import Database
 from tests.sync.project import Project
 
 LEFT = ORDERS + CHANGED
-"""Raw's rows after a compaction: a version of each key, and the newest batch."""
+"""Rows in the raw table after compaction: one version of each key, and the newest batch."""
 
 COMPACT = ("compact", "--keep-versions", "1", "--expire-days", "0")
 ACCOUNTED = "batches_complete"
@@ -38,18 +38,18 @@ KILLS = int(os.environ.get("STRANDLINE_KILLS", "1"))
 
 
 class Crash(BaseException):
-    """Ends a table's compaction like a killed process: nothing more is done."""
+    """Ends a table's compaction at once, as if its process had been killed."""
 
 
 CRASHES = {
     "before": (("set_properties", 1, False), False),
-    "intended": (("set_properties", 1, True), False),  # the account says what would go; nothing did
-    "removed": (("set_properties", 2, False), True),  # the rows are gone, the account is open
+    "intended": (("set_properties", 1, True), False),  # the removal is recorded, not done
+    "removed": (("set_properties", 2, False), True),  # removed, the record is still open
     "accounted": (("rewrite_raw", 1, False), True),
     "rewritten": (("set_properties", 3, False), True),
     "kept": (("expire_snapshots", 1, False), True),
 }
-"""By table: before or after which call its compaction dies, and whether its rows are gone then."""
+"""For each table: before or after which call its compaction dies, and if rows are removed then."""
 
 UNREMOVABLE = "unremovable"
 KILLED = [f"killed_{number}" for number in range(KILLS)]
@@ -59,7 +59,7 @@ FORMAT = "write.delete.format.default"
 
 @contextmanager
 def _crashes() -> Iterator[None]:
-    """Lets the compaction of each table in CRASHES die at its place; the next table's goes on."""
+    """Lets the compaction of each table in CRASHES die at its step; other tables are compacted."""
     calls: Counter[tuple[str, str]] = Counter()
     compact_raw = compaction.compact_raw
 
@@ -125,14 +125,14 @@ class Fleet:
         self.manifest = self.dbt.parse()
 
     def versions(self) -> dict[str, set[tuple[Any, ...]]]:
-        """Returns what each table holds; no row may be there twice."""
+        """Returns the rows of each table, after checking that none is there twice."""
         each = (f"select '{table}', id, _cq_batch, at, note from raw.{table}" for table in TABLES)
         rows = self.project.rows(" union all ".join(each))
         assert len(set(rows)) == len(rows)
         return {name: {row for row in rows if row[0] == name} for name in TABLES}
 
     def recorded(self) -> tuple[Any, ...]:
-        """Returns what the newest commits, the state and the ledger say."""
+        """Returns the newest commits, the state and the ledger."""
         lake = self.project.lake()
         return (
             [newest_commit(lake, table) for table in TABLES],
@@ -155,7 +155,7 @@ class Fleet:
         return str(properties["strandline.compacted_to"])
 
     def prove(self, test: str) -> None:
-        """Runs a dbt test of ledger or state, which judges all tables; it must pass."""
+        """Runs a dbt test of the ledger or the state, which covers all tables. It must pass."""
         results = self.dbt.run("test", "--select", f"test_name:{test}", manifest=self.manifest)
         assert [(one.status, one.message) for one in results.values()] == [("pass", "")]
         [judged] = results.values()
@@ -166,12 +166,12 @@ class Fleet:
 def test_a_crash_at_each_step_and_a_kill_at_any_moment(
     project: Project, postgres_database: Database, workers: Workers, tmp_path: Path
 ) -> None:
-    """STRANDLINE_KILLS says how many processes are killed."""
+    """STRANDLINE_KILLS sets the number of killed processes."""
     victims = [workers.take() for _ in KILLED]
     fleet = Fleet(project, postgres_database, tmp_path / "dbt")
     whole, recorded = fleet.versions(), fleet.recorded()
     assert {len(rows) for rows in whole.values()} == {ORDERS + 2 * CHANGED}
-    # of the first batch goes what the second one changed; the newest batch's predecessors stay
+    # removed: rows of batch 1 that batch 2 superseded; those that the newest batch did are kept
     small = {
         table: {row for row in rows if row[2] > 1 or row[1] > CHANGED}
         for table, rows in whole.items()
@@ -210,12 +210,12 @@ def test_a_crash_at_each_step_and_a_kill_at_any_moment(
     assert fleet.recorded() == recorded
     assert {fleet.compacted_to(table) for table in TABLES} == {"2"}
     assert {project.snapshots(table) for table in TABLES} == {1}
-    # rows, commits, state and ledger are as they were: only the account can still be wrong
+    # rows, commits, state and ledger are as before: only the record of removed rows can be wrong
     fleet.prove(ACCOUNTED)
 
 
 def _crash_all(fleet: Fleet) -> None:
-    """Compacts the tables that are to die, and the one whose rows cannot be removed."""
+    """Compacts the tables in CRASHES, and the one whose rows cannot be removed."""
     fleet.alter(UNREMOVABLE, f"set tblproperties ('{FORMAT}' = 'none such')")
     chosen = [option for table in TABLES[:-KILLS] for option in ("--select", f"shop.{table}")]
     with _crashes():

@@ -1,4 +1,4 @@
-"""A table whose metadata was cut off stops no command for the others, and can be brought back."""
+"""A damaged table does not affect commands on other tables, and it can be repaired."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def original(
     database: Database,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Original]:
-    """Two tables with two batches each, which were compared."""
+    """Two tables with two batches each, which `loader reconcile` has compared."""
     folder = tmp_path_factory.mktemp("damaged")
     project = Project(folder, spark, "raw_damaged")
     for table in ("orders", "items"):
@@ -58,18 +58,18 @@ def original(
 
 @pytest.fixture
 def shop(original: Original, tmp_path: Path) -> Project:
-    """The project, as it was before any test."""
+    """Restores the project for one test."""
     return original.again(tmp_path)
 
 
 def _cut_metadata(shop: Project, warehouse: Path) -> Path:
-    """Cuts off the metadata of orders, as by a power cut; returns their folder."""
+    """Truncates the metadata of orders, as after a power cut. Returns the metadata folder."""
     _cut(_metadata(warehouse / shop.schema / "orders"), 200)
     return warehouse / shop.schema / "orders" / "metadata"
 
 
 def _told_once(ran: Ran, where: str) -> None:
-    """The command failed with one error, which names the table and the file."""
+    """Checks that the command failed with one error, which names the table and the file."""
     assert ran.code == 1, ran.text
     [error] = ran.errors
     assert error.startswith(f"{where}: {TOLD}"), error
@@ -102,7 +102,7 @@ def test_the_other_tables_go_on(shop: Project, database: Database, warehouse: Pa
     _told_once(ran, "table shop.orders")
     assert ran.table("shop.items")["appended"] == 1
 
-    # as docs/recovery.md says, "A damaged table"
+    # the steps in docs/recovery.md, "A damaged table"
     newest = metadata / f"v{(metadata / 'version-hint.text').read_text().strip()}.metadata.json"
     newest.rename(newest.with_suffix(".damaged"))
     before = int(newest.name.removeprefix("v").partition(".")[0]) - 1
@@ -114,7 +114,7 @@ def test_the_other_tables_go_on(shop: Project, database: Database, warehouse: Pa
 
 
 def test_a_damaged_model_keeps_versions_but_stops_nothing(shop: Project, warehouse: Path) -> None:
-    """Nobody can say which versions it needs, so none go; files and Iceberg snapshots do."""
+    """It may need any version, so none is removed. Compaction does the rest."""
     _cut_metadata(shop, warehouse)
     marts = f"mart_{shop.schema}"
     shop.spark.sql(f"create namespace {marts}")
@@ -136,13 +136,13 @@ def _newest(folder: Path, pattern: str) -> Path:
 
 
 def _metadata(folder: Path) -> Path:
-    """The table's current metadata file."""
+    """Returns the table's current metadata file."""
     version = (folder / "metadata/version-hint.text").read_text().strip()
     return folder / f"metadata/v{version}.metadata.json"
 
 
 def _cut(file: Path, size: int | None) -> None:
-    """Cuts a file off, or deletes it."""
+    """Truncates a file, or deletes it if `size` is None."""
     if size is None:
         file.unlink()
     else:
@@ -150,7 +150,7 @@ def _cut(file: Path, size: int | None) -> None:
 
 
 def _told(ran: Ran, where: str, stopped: str) -> None:
-    """There is one error: it names the damaged table, and not those that are being synced."""
+    """Checks that the only error names the damaged table, and no table that was being synced."""
     assert ran.code == 1, ran.text
     [error] = ran.errors
     assert error.startswith(f"{where}: its "), error
@@ -218,7 +218,7 @@ def test_damaged_state_and_comparisons_are_named_and_made_anew(
 
 
 def _told_of(project: Project, column: str) -> list[LoaderError]:
-    """Reads a column of the table t, by Spark and without it; returns what a user reads."""
+    """Reads a column of table t with Spark and without it. Returns the errors that users see."""
     lake, found = project.lake(), []
     for read in (
         lambda: project.spark.table(lake.name("t")).collect(),
@@ -246,7 +246,7 @@ def _told_of(project: Project, column: str) -> list[LoaderError]:
 def test_every_file_of_a_table_counts(
     project: Project, warehouse: Path, pattern: str, size: int | None, part: str
 ) -> None:
-    """By Spark and without it: whatever is lost, the error says that the table is damaged."""
+    """Whichever file is damaged: the error says so, whether Spark reads the table or not."""
     lake = project.lake()
     lake.prepare()
     lake.create("t", "id bigint, text string")
@@ -259,7 +259,7 @@ def test_every_file_of_a_table_counts(
 
 
 def test_a_flipped_bit_is_found_without_a_second_file(project: Project, warehouse: Path) -> None:
-    """Parquet's own sums tell, by Spark and without it; Hadoop's lie beside no file."""
+    """Parquet's own checksums detect it, with Spark and without. Hadoop writes no .crc files."""
     lake = project.lake()
     lake.prepare()
     lake.create("t", "id bigint, text string")
@@ -278,14 +278,14 @@ def test_a_flipped_bit_is_found_without_a_second_file(project: Project, warehous
 def test_a_damaged_table_is_put_aside_in_a_catalog_of_names(
     spark: SparkSession, postgres_database: Database, tmp_path: Path
 ) -> None:
-    """Where the catalog, and not a folder, knows the tables: its name becomes free."""
+    """If the catalog stores the tables' names, a new table can have the damaged table's name."""
     from tests.crash.test_lease import _shared_lake
 
     lake = _shared_lake(spark, postgres_database, tmp_path)
     lake.create("_cq_syncs", "id bigint")
     append_rows(lake, "_cq_syncs", [{"id": 1}])
     assert quarantine_table(lake, "_cq_syncs") is None
-    # Gone rather than cut off: Iceberg reads a cut one again and again, for a minute.
+    # Deleted rather than truncated, because Iceberg retries a truncated file for a minute.
     _newest(tmp_path / "shared/raw/_cq_syncs/metadata", "*.metadata.json").unlink()
     done = quarantine_table(lake, "_cq_syncs")
     assert done is not None

@@ -39,7 +39,7 @@ def test_a_snapshot_that_lags_finds_what_it_has_not_merged(shop: Shop) -> None:
     before = _rows(shop, "lagging")
     freed = _freed(shop)
     assert freed["note"] == f"{found.name} has merged up to batch 5 only"
-    # one version of each order from the five batches, and the three that came since
+    # one version of each order from the first five batches, and all rows of the three later ones
     assert freed["rows_after"] == ORDERS + 3 * CHANGED
     assert _rows(shop, "lagging") == before
     shop.proven(by=JUDGED)
@@ -55,11 +55,11 @@ def test_of_a_history_only_repeated_rows_go(shop: Shop) -> None:
     options = {"cursor_field": "at", "redelivered_rows": "append", "lookback": "2 minutes"}
     project.jdbc(shop.database, ["orders"], table_options={"orders": options})
     for _ in range(3):
-        project.run()  # the rows in the lookback, again and again
+        project.run()  # each run redelivers the rows in the lookback
     shop.change()
     project.run()
     shop.model("history", "deduped_history")
-    # back to now: rows within reach of the last windows always stay in raw
+    # without lookback: rows that the last windows could read stay in the raw table
     project.jdbc(shop.database, ["orders"], table_options={"orders": {"cursor_field": "at"}})
     for _ in range(2):
         shop.change()
@@ -76,7 +76,7 @@ def test_of_a_history_only_repeated_rows_go(shop: Shop) -> None:
 
 
 def test_a_snapshot_of_another_key_keeps_all_versions(shop: Shop) -> None:
-    # another key than raw's is refused by default, as a deleted row would stay
+    # by default, a key other than the raw table's is refused, as deleted rows would stay
     sql = MODEL.format(kind="deduped_latest").replace("unique_key='id'", "unique_key='note'")
     sql = sql.replace("'cursor_field': 'at'", "'cursor_field': 'at', 'strict': false")
     shop.dbt.write("models/by_note.sql", sql)
@@ -123,7 +123,7 @@ def test_what_a_dropped_raw_table_no_longer_has_leaves(shop: Shop) -> None:
 def test_a_model_built_during_compaction_keeps_its_versions(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Counting the rows may take hours: meanwhile somebody builds a history.
+    # Counting the rows may take hours, during which somebody builds a history.
     count = compaction.count_rows
     counted = []
 

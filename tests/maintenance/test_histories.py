@@ -1,4 +1,4 @@
-"""After any history, raw says the same from the removal limit on, whatever comes later."""
+"""For any history, compaction changes no snapshot, no model of versions and no later redelivery."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_snapshots_and_histories_stay_what_they_are(
     repeated: bool,
 ) -> None:
     rows = h.versions(drawn, generation)
-    # the last two batches come after compaction, late versions among them
+    # the last two batches follow the compaction, and contain late versions
     seen = [row for row in rows if row["_cq_batch"] <= h.BATCHES - 2]
     lowest = build_lowest_sql([None if floor is None else str(floor)], "int")
     gone = removed(spark, seen, horizon, keep, lowest, repeated)
@@ -102,7 +102,7 @@ def test_a_redelivery_is_told_as_before(
     low = floor + low
     current = generation[head - 1]
     window = Window(AT, Cursor.parse(str(low), CursorType.INTEGER))
-    # new rows, and again all of raw's rows within the window
+    # new rows, and again all rows of the raw table within the window
     coming = [
         {**row, "_cq_batch": head + 1, "_cq_seq": seq, "_cq_generation": current}
         for seq, row in enumerate([*held, *(r for r in rows if r["_cq_batch"] > head)])

@@ -1,4 +1,4 @@
-"""The run-operations: dbt maintains what dbt builds, and leaves the loader's tables alone."""
+"""The dbt run-operations maintain the tables that dbt builds, and refuse the loader's tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`loader compact` deletes what killed runs leave in a table's folder, and `stored` counts it."""
+"""`loader compact` deletes old files that killed runs left, and `stored` counts all files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DAYS = 86_400.0
 
 
 def _left(folder: Path, name: str, age: float) -> Path:
-    """Plants a data file of a run that was killed that many seconds ago."""
+    """Creates a data file as left by a run that was killed `age` seconds ago."""
     source = next(folder.glob("*.parquet"))
     stray = folder / f"{name}.parquet"
     shutil.copyfile(source, stray)
@@ -92,7 +92,7 @@ def test_a_batch_that_was_staged_and_never_published_goes(shop: Shop) -> None:
 
 
 def test_comparisons_are_kept_small_like_state(shop: Shop) -> None:
-    """By default each bucket keeps its newest ten."""
+    """By default, each bucket keeps its ten newest comparisons."""
     project = shop.project
     assert project.loader("reconcile", "--buckets", "2").code == 0
     table = f"{project.schema}._cq_reconciled"
@@ -108,7 +108,7 @@ def test_comparisons_are_kept_small_like_state(shop: Shop) -> None:
     newest = project.rows("select bucket, max(verified_at) from raw._cq_reconciled group by 1")
     freed = shop.freed(shop.compact(), table)
     assert freed["rows_after"] == 20
-    assert freed["files_after"] < 5  # fewer are left as they are
+    assert freed["files_after"] < 5  # fewer than five files are not merged
     assert project.rows(
         "select bucket, count(*) from raw._cq_reconciled group by 1 order by 1"
     ) == [
@@ -125,7 +125,7 @@ def test_comparisons_are_kept_small_like_state(shop: Shop) -> None:
 def test_a_copied_warehouse_is_refused_and_a_link_to_it_is_not(
     shop: Shop, warehouse: Path, tmp_path: Path
 ) -> None:
-    """A copy names the original's files: `compact` there took the original's newer ones."""
+    """A copy refers to the original's files, so `compact` would delete newer ones of these."""
     schema = shop.project.schema
     shutil.copytree(warehouse / schema, tmp_path / "copy" / schema)
     (tmp_path / "link").symlink_to(warehouse)
@@ -146,7 +146,7 @@ def test_a_copied_warehouse_is_refused_and_a_link_to_it_is_not(
         assert str(tmp_path / "copy") in str(reported.value)
     _no_state_of(seen_from("copy"))
     assert seen_from("link").handle("orders").currentSnapshot() is not None
-    # the original is gone, so that none of the files is where the metadata says
+    # the original was moved, so that none of the files is where the metadata says
     elsewhere = warehouse.with_name(f"{warehouse.name}_moved")
     elsewhere.mkdir()
     (tmp_path / "moved").symlink_to(elsewhere)
@@ -166,7 +166,7 @@ def test_a_copied_warehouse_is_refused_and_a_link_to_it_is_not(
 
 
 def _no_state_of(lake: Lake) -> None:
-    """Its state is neither shown nor changed, nor called damaged."""
+    """Checks that its state is neither shown nor changed, and not reported as damaged."""
     state = LakeState(lake, "_cq_state")
     for ask in (state.rows, lambda: state.rows("shop.orders"), lambda: state.prune({"x": 1})):
         with pytest.raises(TableError, match="warehouse was copied or moved"):
@@ -184,7 +184,7 @@ def test_snapshots_expire_by_their_age_unless_they_have_a_name(shop: Shop) -> No
     times = [snapshot.timestampMillis() for snapshot in lake.handle("line").snapshots()]
     lake.spark.sql(f"alter table {lake.name('line')} create tag january as of version {ids[1]}")
     ends = (times[0], times[1], times[3], times[4], times[4] + 1)
-    # the second one has a name, the fourth one is the current one, the fifth one is staged
+    # the second snapshot has a tag, the fourth is the current one, the fifth is staged
     assert [count_expirable(lake, "line", end) for end in ends] == [0, 1, 2, 2, 3]
     assert expire_snapshots(lake, "line", times[4]) == 2
     assert expire_snapshots(lake, "line", times[4]) == 0
@@ -196,7 +196,7 @@ def test_snapshots_expire_by_their_age_unless_they_have_a_name(shop: Shop) -> No
 
 @pytest.mark.parametrize("kind", ["tag", "branch"])
 def test_what_a_name_keeps_was_not_left_over(shop: Shop, kind: str) -> None:
-    """Compaction lets the commits between a tag and the newest one go; then nothing links them."""
+    """Compaction expires the commits between a tag and the newest one, so nothing links the two."""
     raw = f"{shop.project.schema}.orders"
     shop.change()
     shop.project.run()

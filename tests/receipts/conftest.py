@@ -1,4 +1,4 @@
-"""A project whose destination signs receipts."""
+"""Fixtures for the tests of receipts."""
 
 from __future__ import annotations
 

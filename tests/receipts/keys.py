@@ -1,4 +1,4 @@
-"""Keys as `openssl genpkey -algorithm ed25519` writes them, and chains that they sign."""
+"""Ed25519 keys, as `openssl genpkey -algorithm ed25519` writes them, and chains of receipts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def create_key(folder: Path, name: str = "receipts") -> Key:
 def sign(
     batch: int, previous: Receipt | None, key: Key, follows: int | None = None, **more: Any
 ) -> Receipt:
-    """Signs the receipt of a batch without rows in a lake."""
+    """Signs a receipt for a batch that has no rows in a lake."""
     digest = hashlib.sha256(str(batch).encode()).hexdigest()
     predicate = {
         "source": "shop",

@@ -1,4 +1,4 @@
-"""A chain of receipts in a file is verified without Spark, and each change of it is found."""
+"""Chains of receipts in files are verified without Spark, and every change is detected."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_receipt_signed_with_another_key(
     assert problem.startswith(
         "table raw.orders, batch 500: its receipt was signed with a key that is not trusted"
     )
-    # its content is the same, so it is valid for somebody who trusts both keys
+    # its content is the same, so it is valid for a user who trusts both keys
     path = keys.write(tmp_path / "raw.orders.intoto.jsonl", chain)
     assert keys.verify(path, key, other).code == 0
 
@@ -123,7 +123,7 @@ def test_two_swapped_receipts(tmp_path: Path, key: keys.Key, chain: list[Receipt
 
 
 def test_swapped_contents(tmp_path: Path, key: keys.Key, chain: list[Receipt]) -> None:
-    """The payloads change places, and each keeps the other's signature."""
+    """The payloads are swapped, the signatures are not."""
     first, second = (json.loads(chain[place].envelope) for place in (499, 500))
     first["payload"], second["payload"] = second["payload"], first["payload"]
     chain[499:501] = [parse_receipt(json.dumps(each)) for each in (first, second)]
@@ -158,7 +158,7 @@ def test_a_chain_that_begins_again(tmp_path: Path, key: keys.Key, chain: list[Re
 
 
 def test_gaps_are_reported_but_are_no_problem(tmp_path: Path, key: keys.Key) -> None:
-    """Receipts began with batch 4, were off for batches 5 and 6, and 8 to 9 were rolled back."""
+    """Receipts start with batch 4, are off for batches 5 and 6, and 8 to 9 are rolled back."""
     fourth = keys.sign(4, None, key)
     seventh = keys.sign(7, fourth, key)
     eighth = keys.sign(8, seventh, key)

@@ -1,4 +1,4 @@
-"""Receipts of batches that connectors, the log, masks and other programs produce."""
+"""Receipts for all kinds of sources, for masked columns and in each kind of catalog."""
 
 from __future__ import annotations
 

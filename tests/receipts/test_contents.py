@@ -1,4 +1,4 @@
-"""The fields of receipts, for batches of each kind."""
+"""The fields of receipts: windows, counts, digests and the previous receipt."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_windows_counts_and_digests(
     reread = _receipts(project)[4]
     assert (reread.predicate["sent"]["rows"], reread.rows) == (5, 1)
     assert reread.predicate["sent"][DIGEST] != first.predicate["sent"][DIGEST]
-    # the same rows have the same digest, whatever the batch
+    # the same rows have the same digest in any batch
     project.spark.sql(f"drop table {project.schema}.orders purge")
     project.run()
     project.spark.sql(f"drop table {project.schema}.orders purge")
@@ -91,7 +91,7 @@ def test_windows_counts_and_digests(
 def test_two_sources_share_a_raw_table(
     project: Project, postgres_database: Database, tmp_path: Path
 ) -> None:
-    """A source's receipt is recovered although the other source has published since."""
+    """A source's receipt is recovered even if the other source has published in the meantime."""
     key, options = create_key(tmp_path), {"cursor_field": "at", "shared": True}
     _load(project, postgres_database, options, key.pem)
     project.jdbc(postgres_database, ["orders"], name="other", table_options={"orders": options})

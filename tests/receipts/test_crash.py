@@ -1,4 +1,4 @@
-"""Killed at every step: each committed batch has exactly one receipt, and no receipt is alone."""
+"""After a kill at any step, each committed batch has one receipt, and no other batch has."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.services import Database
 from tests.sync.project import Project
 
 RECOVERING = ("recovered-state", "recovered")
-"""Steps that have something to do only after another crash."""
+"""Steps that do something only after an earlier crash."""
 
 
 @pytest.mark.slow
@@ -45,7 +45,7 @@ def test_killed_at_every_step(
     }
     seen = shop.batches_seen(project, [*steps])
     assert {table for table in steps if len(seen[table]) == 2} == published
-    # before any recovery: the receipt of a published batch is there, and none of another batch
+    # before any recovery, exactly the published batches have receipts
     found = _verify(project, key.public)
     assert {table: found[table] for table in steps} == {
         table: 2 if table in published else 1 for table in steps
@@ -64,7 +64,7 @@ def test_killed_at_every_step(
 
 
 def _verify(project: Project, key: Path) -> dict[str, int]:
-    """Returns the number of receipts of each table; receipts and rows must agree."""
+    """Verifies receipts and rows. Returns the number of receipts of each table."""
     ran = project.loader("receipts", "verify", "--key", str(key))
     assert (ran.code, ran.warnings) == (0, []), ran.text
     return {

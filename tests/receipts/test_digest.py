@@ -1,4 +1,4 @@
-"""The digest of rows: defined without Spark, and different for every change of a value."""
+"""The digest of rows changes with every value, and can be computed without Spark."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _digest(rows: DataFrame, columns: t.StructType) -> RowsDigest:
 
 
 def test_every_value_counts(spark: SparkSession, columns: t.StructType) -> None:
-    """Each row of one frame is a batch, which differs from the first in one value."""
+    """Each row is a batch of its own, and differs from the first row in one value."""
     rows = [ROW]
     for place, value in enumerate(OTHER):
         if columns[place].name != "_cq_batch":
@@ -103,7 +103,7 @@ def test_wider_types_and_more_columns_have_the_same_digest(
 
 
 def test_the_digest_can_be_computed_without_spark(spark: SparkSession) -> None:
-    """As docs/receipts.md defines it."""
+    """By the definition in docs/receipts.md."""
     rows = [(n, None if n % 7 == 0 else f"é{n}", 1, n % 2 == 0) for n in range(9_000)]
     columns = t.StructType.fromDDL("id int, note string, _cq_batch bigint, _cq_deleted boolean")
 

@@ -1,4 +1,4 @@
-"""The rows of a lake are compared with their receipts, and each change of them is found."""
+"""The rows in the lake are verified with their receipts, and every change is detected."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_each_change_of_rows_and_receipts_is_found(
         [problem] = _problems(_verify(project, keys=[key]))
     assert problem.startswith(f"{table}, batch 7: its rows cannot be read: ")
 
-    # a row that is deleted, rows that are added, one value in a valid file
+    # a deleted row, added rows, and a changed value in a valid file
     head = _snapshot(project)
     project.spark.sql(f"delete from {project.schema}.orders where id = 4 and _cq_batch = 2")
     for batch in ("cast(null as bigint)", "4L", "77L"):
@@ -161,7 +161,7 @@ def test_each_change_of_rows_and_receipts_is_found(
     project.spark.sql(f"{alter} drop column note")
     project.spark.sql(f"{alter} rename column old to note")
 
-    # a receipt in the ledger that is rewritten, that is missing, and two that are swapped
+    # a rewritten receipt in the ledger, a missing one, and two swapped ones
     ledger = f"{project.schema}._cq_syncs"
     receipts = dict(project.rows("select batch, receipt from raw._cq_syncs where batch > 0"))
     for changes, expected in (
@@ -286,7 +286,7 @@ def test_a_rollback_that_the_next_sync_repairs(
     [note] = ran.warnings
     assert "batch 4: batches 2 to 3 were not in the raw table when this batch" in note
 
-    # a dropped table: the chain goes on from the ledger
+    # a dropped table: the chain continues from the ledger
     project.spark.sql(f"drop table {project.schema}.orders purge")
     assert "but the raw table has no rows" in _problems(_verify(project, keys=[key]))[0]
     assert project.run().table("shop.orders")["batch"] == 5
@@ -303,7 +303,7 @@ def test_compaction(project: Project, postgres_database: Database, tmp_path: Pat
     ran = _verify(project, keys=[key])
     assert (ran.code, ran.warnings) == (0, []), ran.text
     _change(postgres_database, COMPACTED + 1)
-    project.run()  # names the receipt of a batch whose commit has expired
+    project.run()  # refers to the receipt of a batch whose commit has expired
 
     ran = project.loader("compact", "--keep-versions", "1", "--expire-days", "0")
     assert ran.code == 0, ran.text
@@ -355,7 +355,7 @@ def test_receipts_are_turned_on_off_and_signed_with_a_new_key(
         f"table {project.schema}.orders, batch 6: batches 5 to 5 were published without receipts",
     ]
     problems = _problems(_verify(project, keys=[new]))
-    # nothing that is trusted says that the first batches have no receipts
+    # no trusted receipt says that the first batches have none
     assert ["have no receipt" in problem for problem in problems] == [True, True, False, False]
     assert ["is not trusted" in problem for problem in problems] == [False, False, True, True]
 

@@ -47,9 +47,9 @@ def simulate(
     """Returns the history of all tables.
 
     Args:
-        outages: for each table, when it failed: from and to, in days before now, and the error.
+        outages: for each table, its failures: start and end in days before now, and the error.
         stopped: for each table, the number of days since it was last tried.
-        every: the distance of syncs in microseconds.
+        every: the interval between syncs in microseconds.
     """
     since, length = choose_periods(NOW, days)
     histories = []
@@ -165,7 +165,7 @@ def _simulate_table(
 
 
 def list_proofs(failing: bool = False) -> DbtResults:
-    """Returns the results of a build with two proofs for each table."""
+    """Returns the results of a build with two dbt tests for each table."""
     proofs = []
     seconds = {}
     for source, tables in TABLES.items():
@@ -192,16 +192,16 @@ def list_proofs(failing: bool = False) -> DbtResults:
 
 
 def report_of_a_year() -> Report:
-    """Returns a good report of a year with two incidents that are over."""
+    """Returns a good report of a year, with two incidents that are over."""
     outages = {f"shop.{table}": [(212, 209, REFUSED)] for table in TABLES["shop"]}
     outages["billing.invoices"] = [(96, 91, LOCK)]
     return _build(simulate(365, outages), list_proofs(), 365)
 
 
 def report_with_incidents() -> Report:
-    """Returns a month's report with three incidents that are going on.
+    """Returns a month's report with three current incidents.
 
-    A table fails for two days, a proof fails for six keys, a table was not synced for a week.
+    A table has failed for two days, a test fails for six keys, a table was last synced a week ago.
     """
     histories = simulate(30, {"shop.payments": [(2, 0, REFUSED)]}, {"crm.contacts": 7})
     return _build(histories, list_proofs(failing=True), 30)

@@ -1,6 +1,7 @@
-"""The page of `loader report` in a real browser, Chromium: `make test-report`.
+"""The page of `loader report` in Chromium: layout, contrast, keyboard and script policy.
 
-The pictures are written to the folder in REPORT_PICTURES, or to a temporary one.
+`make test-report` runs it. The screenshots are written to the folder in REPORT_PICTURES, or to a
+temporary one.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ CONTRAST = """
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Chromium, without its sandbox where tests run as root."""
+    """Chromium, without its sandbox if the tests run as root."""
     path = shutil.which("chromium") or shutil.which("chromium-browser")
     assert path, "Chromium is missing: `make test-report` installs it with apt-get"
     with sync_playwright() as playwright:
@@ -72,7 +73,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the pages and their pictures."""
+    """The folder of the pages and their screenshots."""
     folder = Path(os.environ.get("REPORT_PICTURES") or tmp_path_factory.mktemp("pictures"))
     folder.mkdir(parents=True, exist_ok=True)
     for name, build in REPORTS.items():
@@ -83,7 +84,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Watched:
-    """An open page with all that it logs and requests."""
+    """An open page, with everything that it logs and requests."""
 
     def __init__(self, browser: Browser, address: str, **screen: Any) -> None:
         self.context = browser.new_context(**screen)
@@ -113,7 +114,7 @@ def test_a_page_on_a_screen(browser: Browser, pictures: Path, name: str, screen:
     drawn = page.locator(".chart canvas").count()
     assert drawn == page.locator(".chart[data-drawn]").count() > (0 if name != "empty" else -1)
     assert page.evaluate(CONTRAST) == []
-    # The sentence and all problems of the month are on the first screen.
+    # The summary and all problems of the month are on the first screen.
     if name == "incidents":
         last = page.locator(".problems > li").last.bounding_box()
         assert last is not None
@@ -165,7 +166,7 @@ def test_keyboard(browser: Browser, pictures: Path) -> None:
     assert page.evaluate("document.activeElement.textContent") == "shop.payments"
     page.keyboard.press("Enter")
     assert page.url.endswith("#t3")
-    # A link opens the section of a table, whose charts are drawn then.
+    # A link opens the section of a table and draws its charts.
     orders = page.locator("details[data-table=t0]")
     assert not orders.evaluate("each => each.open")
     page.locator(".overview a", has_text="shop.orders").focus()
@@ -184,7 +185,7 @@ def test_keyboard(browser: Browser, pictures: Path) -> None:
     page.keyboard.press("Home")
     page.keyboard.press("ArrowRight")
     assert readout.inner_text().startswith("2 Nov 2026")
-    # The same numbers are a table, too.
+    # The same numbers are also in a table.
     page.locator(".chart .numbers summary").first.click()
     expect(page.locator(".chart .numbers tbody tr")).to_have_count(30)
     watched.close()
