@@ -1,4 +1,4 @@
-"""A project with a table that is changed behind the loader's back."""
+"""Databases whose rows change without their cursors, for the tests of `loader reconcile`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A database with changes that no cursor shows, and what must hold afterwards."""
+"""A database with changes that cursors do not show, and functions that run `loader reconcile`."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Shop(ABC):
 
     @abstractmethod
     def query(self, statement: str) -> list[tuple[Any, ...]]:
-        """Rows as texts."""
+        """Returns rows whose values are texts."""
 
     @abstractmethod
     def configure(self, project: Project, tables: list[str], **options: Any) -> None:
-        """Writes a spec of tables, each with the same options."""
+        """Writes a spec in which all tables have the same options."""
 
     def open(self, project: Project, **options: Any) -> None:
         """Creates the table with its first rows, and syncs them."""
@@ -51,7 +51,7 @@ class Shop(ABC):
         assert project.run().table("shop.orders")["appended"] == FIRST
 
     def damage(self) -> None:
-        """Makes 7 updates that leave the cursor alone, 3 inserts below it, and 5 deletes."""
+        """Makes 7 updates that do not move the cursor, 3 inserts below it, and 5 deletes."""
         self.execute(
             "update orders set note = 'changed' where id between 11 and 13",
             "update orders set note = null where id = 15",
@@ -67,7 +67,7 @@ class Shop(ABC):
 
 @dataclass(frozen=True)
 class ServerShop(Shop):
-    """In PostgreSQL or MariaDB."""
+    """A shop in PostgreSQL or MariaDB."""
 
     database: Database
 
@@ -90,7 +90,7 @@ class ServerShop(Shop):
 
 @dataclass(frozen=True)
 class DerbyShop(Shop):
-    """In Derby, which has no md5."""
+    """A shop in Derby, which has no md5."""
 
     url: str
     connection: Any
@@ -123,7 +123,7 @@ def reconcile(project: Project, *arguments: str, code: int = 0) -> Ran:
 
 @dataclass
 class Phase:
-    """Does something once, when a table enters a phase."""
+    """Calls a function the first time that a table enters a phase."""
 
     table: str
     name: str
@@ -141,7 +141,7 @@ class Phase:
 def reconcile_while(
     project: Project, table: str, phase: str, act: Callable[[], object]
 ) -> dict[str, Finding]:
-    """Reconciles and repairs, one table after another, and does something at a table's phase."""
+    """Reconciles and repairs one table after another. Calls a function at a phase of one table."""
     work = Reconciliation(repairs=True)
     pipeline = Pipeline(load_spec(project.folder / "loader.yml"), project.spark)
     listener = Phase(f"shop.{table}", phase, act)
@@ -167,12 +167,12 @@ def missed(ran: Ran, table: str = "shop.orders") -> dict[str, int]:
 
 
 def nothing() -> dict[str, int]:
-    """The counts if source and lake are equal."""
+    """Returns the counts of a comparison that finds no difference."""
     return dict.fromkeys(COUNTS, 0)
 
 
 def newest(project: Project, columns: str, key: str = "id, part", table: str = "orders") -> Any:
-    """Returns the snapshot as texts: the newest versions in the total order, no deleted ones."""
+    """Returns the newest version of each key as texts, without deleted keys."""
     rows = project.rows(
         f"select newest.* from (select max_by(struct({columns}, _cq_deleted), "
         f"struct(_cq_generation, changed, _cq_batch, _cq_seq)) as newest from raw.{table} "
@@ -182,7 +182,7 @@ def newest(project: Project, columns: str, key: str = "id, part", table: str = "
 
 
 def assert_equal(project: Project, shop: Shop) -> None:
-    """The snapshot equals the source."""
+    """Asserts that the newest versions in the raw table equal the rows in the source."""
     columns = "id, part, note, amount"
     assert newest(project, columns) == sorted(
         shop.query(f"select {columns} from orders"), key=lambda row: (int(row[0]), row[1])
@@ -195,7 +195,7 @@ def text(number: int) -> str:
 
 
 def moment(number: int) -> str:
-    """Returns a cursor; microseconds count."""
+    """Returns a cursor that has microseconds."""
     return f"2025-01-01 {number // 60:02d}:{number % 60:02d}:00.{number:06d}"
 
 

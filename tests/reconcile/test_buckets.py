@@ -1,4 +1,4 @@
-"""Which buckets are choose_buckets, and how finely they are summed: pure functions."""
+"""Which buckets a comparison chooses, and into how many parts it divides them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows from before a change of the key have null in its new columns: they are no deleted key."""
+"""After a change of the key, older rows whose new key columns are null are not deleted keys."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.reconcile.shop import Shop, line, missed, nothing, reconcile
 from tests.sync.project import Project
 
 
-# Without a declaration, a null may be a value of one column of a key.
+# ("id, code", False) is missing: if a key is not declared, null may be a value of one column.
 @pytest.mark.parametrize(
     ("key", "is_declared"), [("code", True), ("id, code", True), ("code", False)]
 )

@@ -1,7 +1,7 @@
-"""The database and Spark agree on every value: the sums of buckets are equal to the last bit.
+"""The database and Spark compute the same checksum for every value of every type.
 
-The tests compare the checksums themselves. If the checksums of an equal row differed, the row would
-be read again and found equal: slow, but not wrong, so no other test would notice.
+The tests compare the checksums themselves. If the checksums of two equal rows differed, `reconcile`
+would read the rows and find them equal: slow, but correct, so no other test would fail.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ def _fill(database: Database, mark: str, columns: dict[str, tuple[str, Values]])
 
 @contextlib.contextmanager
 def compare_only_table(project: Project) -> Iterator[Comparison]:
-    """Compares the only table, without syncing first."""
+    """Yields a comparison of the only table, which is not synced first."""
     pipeline = Pipeline(load_spec(project.folder / "loader.yml"), project.spark)
     [part] = pipeline.plan_tables()
     [plan] = part.plans
@@ -214,7 +214,7 @@ def _equal(comparison: Comparison) -> bool:
 
 
 def differing_columns(comparison: Comparison) -> set[str]:
-    """Returns the columns whose texts differ."""
+    """Returns the columns whose checksums differ."""
     whole = comparison.contents.checksum_columns
     found = set()
     for part in whole:
@@ -252,7 +252,7 @@ def test_every_type_has_the_same_checksum_in_the_database_and_in_spark(
         assert share is None, differing_columns(comparison)
     assert sum(bucket.rows_source for bucket in buckets) == ROWS
     assert sum(bucket.rows_snapshot for bucket in buckets) == ROWS
-    # and every column counts
+    # every column changes the checksum
     cleared = ", ".join(f"{mark}{name.replace(mark, mark * 2)}{mark} = null" for name in columns)
     database.execute(f"update t set {cleared} where id = 0")
     with compare_only_table(project) as comparison:
@@ -276,7 +276,7 @@ def test_tables_of_any_width(project: Project, postgres_database: Database, colu
 def test_values_that_the_driver_brings_as_others(
     project: Project, mariadb_database: Database
 ) -> None:
-    # Times before the calendar reform come out differently: another text, but the same row.
+    # The driver shifts times before the calendar reform: the checksums differ, but not the rows.
     mariadb_database.execute(
         "create table t (id int primary key, wall datetime(6))",
         "insert into t values (1, '0001-01-01 00:00:00'), (2, '1500-01-01 00:00:00'), (3, null), "

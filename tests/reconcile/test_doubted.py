@@ -1,4 +1,4 @@
-"""What reconcile doubts: an empty source, rows that seem gone, hashes of keys."""
+"""`loader reconcile` distrusts many deletes, an emptied source, and rows it cannot compare."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_many_deletes_are_not_believed(project: Project, shop: Shop) -> None:
     shop.execute("create table notes (id int primary key, note varchar(20), c int)")
     rows = ", ".join(f"({i}, 'a', {i})" for i in range(1, 21))
     shop.execute(f"insert into notes values {rows}")
-    # With a lookback, a sync by itself finds late rows only within it.
+    # With an explicit lookback, a sync finds late rows only within it.
     shop.configure(project, ["notes"], cursor_field="c", lookback=0)
     project.run()
     shop.execute("delete from notes where id < 4", "update notes set note = 'b' where id = 9")
@@ -42,7 +42,7 @@ def test_many_deletes_are_not_believed(project: Project, shop: Shop) -> None:
     )
     ran = reconcile(project, "--repair", "--allow-deletes")
     assert line(ran, "shop.notes")["repaired"] == 3
-    # a tenth, and no more; then all of them
+    # a tenth of the rows, which is not too many; then all of them
     shop.execute("delete from notes where id = 4")
     assert line(reconcile(project, "--repair"), "shop.notes")["repaired"] == 1
     shop.execute("delete from notes")
@@ -54,7 +54,7 @@ def test_many_deletes_are_not_believed(project: Project, shop: Shop) -> None:
 def test_a_repair_refuses_what_a_sync_refuses(
     project: Project, postgres_database: Database
 ) -> None:
-    """PostgreSQL's driver reads the day as the one after; no cursor shows that it was written."""
+    """PostgreSQL's driver reads the day as the next one. No cursor shows that it was written."""
     postgres_database.execute(
         "create table papers (id int primary key, day date, c int)",
         "insert into papers select n, date '1400-03-05', n from generate_series(1, 20) n",
@@ -81,7 +81,7 @@ def test_a_repair_refuses_what_a_sync_refuses(
 
 @pytest.mark.parametrize("shop", ["postgresql", "derby"], indirect=True)
 def test_values_that_somebody_changed_in_raw(project: Project, shop: Shop) -> None:
-    """The stored hashes of such rows are still those of the source's rows."""
+    """The stored hashes of such rows still equal those of the source's rows."""
     shop.execute("create table notes (id int primary key, note varchar(20), c int)")
     rows = ", ".join(f"({i}, 'a', {i})" for i in range(1, 31))
     shop.execute(f"insert into notes values {rows}")
@@ -134,7 +134,7 @@ def test_rows_that_no_sync_reads_are_not_judged(
 
 
 def test_a_view_whose_cursor_is_a_text(project: Project, postgres_database: Database) -> None:
-    """Only the database knows which texts the spec asks for."""
+    """Only the database knows which texts are above `initial_cursor`."""
     postgres_database.execute(
         'create table papers (id int primary key, note text, c text collate "C")',
         "insert into papers select n, 'a', 'c' || lpad(n::text, 3, '0') "
@@ -152,7 +152,7 @@ def test_a_view_whose_cursor_is_a_text(project: Project, postgres_database: Data
 
 @dataclass(frozen=True)
 class Phase:
-    """Does something when a table enters a phase."""
+    """Calls a function when a table enters a phase."""
 
     name: str
     act: Callable[[], None]
@@ -175,11 +175,11 @@ def test_a_table_that_is_emptied_and_filled_meanwhile(
     project.run()
 
     def repaired(note: str) -> tuple[Reconciliation, bool]:
-        """Returns what a repair finds if all rows are rewritten after its snapshot was taken."""
+        """Repairs while all rows are rewritten. Returns the result, and if they were rewritten."""
         done = []
 
         def rewrite() -> None:
-            # Not if the snapshot holds the table.
+            # This fails if the snapshot holds a lock on the table.
             with contextlib.suppress(psycopg.errors.LockNotAvailable):
                 postgres_database.execute(
                     "set lock_timeout = '300ms'",
@@ -213,7 +213,7 @@ def test_a_table_that_is_emptied_and_filled_meanwhile(
 
 @pytest.fixture
 def ascii_database(postgres: Postgres) -> Iterator[Database]:
-    """A database without an encoding."""
+    """A database without an encoding (SQL_ASCII)."""
     name = "shop_ascii"
     maker = Database(postgres, "postgres")
     maker.execute(
@@ -238,7 +238,7 @@ def test_keys_of_a_database_without_an_encoding(project: Project, ascii_database
         "create table towns (name text primary key, note text, c int)",
         f"insert into towns values {values}",
     )
-    # a few buckets a run: a key's two hashes are due in different runs
+    # few buckets per run, so that the two hashes of a key are compared in different runs
     turns = ("--buckets", "8", "--per-run", "3")
     _compared_by_value(project, ascii_database, "'Zürich'", "'Köln'", turns)
 

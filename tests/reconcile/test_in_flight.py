@@ -1,4 +1,4 @@
-"""Rows in flight are no differences: writers work and transactions are open while it compares."""
+"""Rows in flight are no differences: writers and open transactions during a comparison."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ WRITERS = 3
 
 @contextlib.contextmanager
 def _writing(database: Database, clock: str, late: bool) -> Iterator[None]:
-    """Writers that insert and update rows and set their cursor, until the block ends.
+    """Runs writers that insert and update rows and set their cursor, until the block ends.
 
     Args:
         clock: SQL of the cursor that they set.
-        late: whether their transactions last, roll back, and write in savepoints.
+        late: whether their transactions are long, use savepoints and sometimes roll back.
     """
     over = threading.Event()
     failures: list[BaseException] = []
@@ -39,7 +39,7 @@ def _writing(database: Database, clock: str, late: bool) -> Iterator[None]:
                 while not over.is_set():
                     with connection.cursor() as cursor:
                         for _ in range(chance.randint(1, 3)):
-                            # each writes its own rows: a row's cursor never goes back
+                            # each has its own rows, so that a row's cursor never goes back
                             row = chance.randint(1, 30) * 10 + writer
                             if late:
                                 cursor.execute("savepoint s")
@@ -104,13 +104,13 @@ def test_writers_of_postgresql_make_no_false_difference(
 def test_writers_of_mariadb_make_no_false_difference(
     project: Project, mariadb_database: Database
 ) -> None:
-    # older than any open work on this server: a sync reads again from there
+    # older than any open transaction on this server, from which a sync would read again
     values = ", ".join(f"({i}, 0, utc_timestamp(6) - interval 1 day)" for i in range(1, 401))
     mariadb_database.execute(
         "create table events (id int primary key, n int, at datetime(6))",
         f"insert into events values {values}",
     )
-    # a statement's time is a moment older than its commit
+    # a statement's time is a little earlier than its commit
     options = {"events": {"cursor_field": "at", "lookback": "5 seconds"}}
     project.jdbc(mariadb_database, ["events"], table_options=options, time_zone="UTC")
     project.run()
@@ -145,7 +145,7 @@ def test_a_transaction_that_is_open_meanwhile(
         assert missed(ran, "shop.events") == nothing()
         assert line(ran, "shop.events")["synced"] == 1
         late.commit()
-    # the next one's sync brings what the cursor shows; only the delete was missed
+    # the next `reconcile` syncs what the cursor shows; only the delete was missed
     ran = reconcile(project, "--repair")
     assert line(ran, "shop.events")["synced"] == 2
     assert missed(ran, "shop.events") == {**nothing(), "missed_deletes": 1}

@@ -1,4 +1,4 @@
-"""Killed during a repair: the next run completes it, or finds it undone."""
+"""If a repair is killed, the next run completes it or repeats it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STEPS = ["prepared", "staged", "published"]
 def test_killed_in_a_repair(
     project: Project, postgres_database: Database, workers: Workers
 ) -> None:
-    """Three tables, each at a different step."""
+    """Three tables, each killed at a different step."""
     worker = workers.take()
     for table in STEPS:
         postgres_database.execute(
@@ -33,7 +33,7 @@ def test_killed_in_a_repair(
         postgres_database.execute(
             f"delete from {table} where id = 4", f"update {table} set note = 'm' where id > 18"
         )
-    # the syncs before have nothing to append, so the steps are the repairs'
+    # the syncs before the repairs append nothing, so the steps are those of the repairs
     places = ",".join(f"{step}:shop.{step}" for step in STEPS)
     worker.start(project, "reconcile", "--repair", "--concurrency", "3", crash_at=places)
     assert worker.died() == signal.SIGKILL

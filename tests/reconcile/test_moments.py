@@ -1,4 +1,4 @@
-"""What changes after a sync is no difference, and a comparison dates from before it."""
+"""Changes during a comparison are no differences, and `verified_at` precedes its snapshot."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_comparison_dates_from_before_its_snapshot(
 def test_what_a_replica_replays_meanwhile_is_no_difference(
     project: Project, primary: Postgres
 ) -> None:
-    """Neither what the cursor shows nor what commits late, with a cursor below the last one."""
+    """This includes rows of late commits, whose cursors are below the last one."""
     with primary.database() as database, contextlib.ExitStack() as stack:
         database.execute(TABLE, ROWS)
         replica = primary.replica()
@@ -96,7 +96,7 @@ def test_what_a_replica_replays_meanwhile_is_no_difference(
         assert (counts(found), found.synced) == (nothing(), 3)
         assert project.rows(NEWEST) == database.query("select id, note from events order by 1")
 
-        # what no sync can see is still found, and repaired
+        # changes that no sync can see are still found, and repaired
         database.execute("delete from events where id = 9")
 
         def delete() -> None:
@@ -111,7 +111,7 @@ def test_what_a_replica_replays_meanwhile_is_no_difference(
 def test_a_replica_that_is_behind_another_one_is_not_read(
     project: Project, primary: Postgres, replica: Postgres
 ) -> None:
-    """Several replicas may have one address: here, each of them has its own."""
+    """Several replicas may share one address. In this test, each of them has its own."""
     with primary.database() as database:
         database.execute(TABLE)
         _await_replay(primary, replica)
@@ -128,7 +128,7 @@ def test_a_replica_that_is_behind_another_one_is_not_read(
             table: SourceTable = sources["ahead"].describe(ref)
 
             def count(first: str, later: str) -> int | None:
-                """Opens a snapshot on one of them, and reads from another one."""
+                """Opens a snapshot on one of them, and reads it from another one."""
                 with (
                     open_exported_snapshot(sources[first], [table]) as exported,
                     contextlib.closing(JdbcSnapshot(sources[later], exported)) as snapshot,

@@ -1,4 +1,4 @@
-"""dbt after a repair: snapshots follow it, and no test takes it for an error."""
+"""After a repair, dbt's snapshots follow it, and all dbt tests pass."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_snapshots_follow_a_repair_and_the_tests_pass(
         wrong = {n for n, one in results.items() if one.status not in ("pass", "success")}
         found = {next((test for test in TESTS if test in one), one) for one in wrong}
         assert found == problems, results
-        assert len(results) == len(tests) + len(MODELS) + 1  # matches_raw of the merged one
+        assert len(results) == len(tests) + len(MODELS) + 1  # matches_raw on `merged`
         source = postgres_database.query("select id, note from t order by id")
         for model in MODELS:
             rows = sorted((row["id"], row["note"]) for row in dbt.rows(model))
@@ -65,7 +65,7 @@ def test_snapshots_follow_a_repair_and_the_tests_pass(
         "delete from t where id in (7, 8)",
         "insert into t values (99, 'late', now() - interval '9 days')",
     )
-    check({RECONCILED}, (RECONCILED,))  # never verified, and it shows
+    check({RECONCILED}, (RECONCILED,))  # never compared, so this test fails
     found = {"missed_updates": 2, "missed_rows": 1, "missed_deletes": 2}
     assert missed(reconcile(project, "--repair"), "shop.t") == found
     check(set())

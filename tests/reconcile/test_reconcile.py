@@ -1,4 +1,4 @@
-"""What cursors cannot see is reported and repaired exactly, on each kind of database."""
+"""Changes that cursors do not show are reported and repaired exactly, on each kind of database."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_what_cursors_cannot_see_is_found_and_repaired(project: Project, shop: S
     ) == [(TOTAL, 5, 2, 2, TOTAL)]
     assert_equal(project, shop)
 
-    # the cursor stays; the ledger says what was done, and the next sync has nothing to do
+    # the cursor is unchanged, the ledger records the repair, and the next sync appends nothing
     after = project.state("shop.orders")
     assert after["cursor"] == before["cursor"]
     assert (after["batch"], after["generation"], after["base_generation"]) == (2, 2, 1)
@@ -58,8 +58,8 @@ def test_a_deleted_row_that_comes_back(project: Project, shop: Shop) -> None:
         "select _cq_generation, note, changed from raw.orders where _cq_deleted and id = 20"
     )
     assert (generation, note, changed) == (2, None, None)
-    # with a newer cursor the next sync brings it, with an older one the next reconcile does;
-    # and updates that move the cursor are synced in the new generation as before
+    # if the row's cursor is newer, the next sync appends it, otherwise the next `reconcile`;
+    # updates that move the cursor are synced in the new generation as before
     shop.execute(
         f"update orders set note = 'bumped', changed = timestamp('{moment(FIRST + 5)}') "
         "where id < 20",
@@ -95,7 +95,7 @@ def test_rows_that_the_spec_does_not_load_are_not_missed(project: Project, shop:
     )
     ran = reconcile(project)
     assert (missed(ran, "shop.notes"), line(ran, "shop.notes")["rows"]) == (nothing(), 2)
-    # one that left the range still exists; one within it was missed
+    # the row that left the range still exists; the new row within the range was missed
     shop.execute(
         "update notes set c = null where id = 2",
         "insert into notes values (7, 'g', 15)",
@@ -136,7 +136,7 @@ def test_what_differs_is_reported_and_buckets_take_turns(project: Project, shop:
 
 @pytest.mark.parametrize("shop", ["postgresql"], indirect=True)
 def test_a_table_that_differs_all_over(project: Project, shop: Shop) -> None:
-    # more keys than are named one by one
+    # more keys than a query lists one by one
     shop.execute("create table notes (id int primary key, note varchar(20), c int)")
     for start in range(0, 2500, 500):
         rows = ", ".join(f"({i}, 'a', {i})" for i in range(start, start + 500))

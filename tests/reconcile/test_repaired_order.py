@@ -1,4 +1,4 @@
-"""After a repair, cursors still order what it did not touch, in sources that have keys twice."""
+"""After a repair, the keys that it did not touch are still ordered by their cursors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Row:
-    """A version in raw."""
+    """A version in the raw table."""
 
     id: int
     n: int | None
@@ -55,10 +55,10 @@ class Row:
 
 
 class Raw:
-    """Raw as the loader writes it, and its newest versions by definition.
+    """The raw table as the loader writes it, and its newest versions by definition.
 
-    A repair sets a key's row. A later delivery is newer if its cursor is not lower than that of the
-    newest version since the repair, the repair included.
+    A repair sets the newest version of a key. A later row is newer unless its cursor is lower than
+    the cursor of the newest version.
     """
 
     def __init__(self, spark: SparkSession) -> None:
@@ -127,7 +127,7 @@ def test_the_newest_versions_after_any_sequence_of_syncs_and_repairs(
                 rows.append(Row(key, n, payload, batch, len(rows), raw.generation, deleted))
         raw.repair(rows) if repairs else raw.sync(batch, rows, floor)
         assert raw.newest() == {key: row.says for key, row in raw.wanted.items()}
-    # Rows that raw already has are not appended again.
+    # Rows that the raw table already has are not appended again.
     before = len(raw.rows)
     alive = [row for row in raw.wanted.values() if not row.deleted]
     again = [Row(r.id, r.n, r.payload, STEPS + 1, i, 1) for i, r in enumerate(alive)]
@@ -142,7 +142,7 @@ def test_a_late_file_brings_an_older_version_after_a_repair(project: Project) ->
     def write(name: str, *rows: tuple[int, int, str]) -> None:
         lines = (json.dumps(dict(zip(("id", "n", "note"), row, strict=True))) for row in rows)
         (folder / name).write_text("\n".join(lines))
-        os.utime(folder / name, (1_735_700_000, 1_735_700_000))  # the time is a column
+        os.utime(folder / name, (1_735_700_000, 1_735_700_000))  # the modification time is a column
 
     def snapshot() -> list[tuple[object, ...]]:
         return project.rows(

@@ -1,4 +1,4 @@
-"""The option `reconcile`: runs compare a rotating part of the keys, and repair what differs."""
+"""The `reconcile` option: each run compares some of the keys in turn, and repairs differences."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.sync.project import Project, Ran
 TOTAL = sum(MISSED.values())
 DAILY = {"every": "1 day"}
 PARTS = 2
-"""The groups of a table in the test of each database. `test_rotation_rounds.py` has all eight."""
+"""The number of groups here, where each database is tested. `test_rotation_rounds.py` has eight."""
 AT_ONCE = {"every": "0.1 s", "budget": "100 %"}
 """Compares all keys in each run, without a pause."""
 
@@ -63,7 +63,7 @@ def test_a_run_repairs_what_cursors_cannot_see(project: Project, shop: Shop) -> 
     ) in ran.warnings
     assert_equal(project, shop)
     assert _compared(project) == [(64, 64, TOTAL, True)]
-    # the ledger; a source without a steady snapshot is synced again before the repair
+    # the ledger; without a consistent snapshot, the source is synced again before the repair
     ledger = "select distinct batch, mode, status, rows_appended from raw._cq_syncs"
     assert set(project.rows(ledger)) == {
         (1, "incremental", "synced", FIRST),
@@ -79,7 +79,7 @@ def test_a_run_repairs_what_cursors_cannot_see(project: Project, shop: Shop) -> 
         # only the inserted rows were late, not the updates that did not move the cursor
         assert "3 rows were up to 3 hours 17 minutes below the last cursor" in notes
 
-    # less than a day later nothing is compared, and a larger `every` or `budget` is no error
+    # less than a day later nothing is compared; another `every` and `budget` are accepted
     shop.execute("update orders set note = 'again' where id = 11")
     assert _orders(project.run()) == ("nothing new", 0)
     assert _compared(project) == [(64, 64, TOTAL, True)]
@@ -93,7 +93,7 @@ def test_a_run_repairs_what_cursors_cannot_see(project: Project, shop: Shop) -> 
 def test_each_part_has_its_turn(
     project: Project, shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two runs compare two parts, while rows change; a third begins again."""
+    """Two runs compare one part each, while rows change. A third run starts again."""
     shop.open(project)
     more = [f"({n}, 'p', 'more', 1, timestamp('{moment(FIRST + 1)}'))" for n in range(3000, 4500)]
     shop.execute(f"insert into orders values {', '.join(more)}")
@@ -102,7 +102,7 @@ def test_each_part_has_its_turn(
     shop.damage()
     monkeypatch.setattr(rotation, "SMALL_ROWS", 0)
     monkeypatch.setattr(rotation, "_GROUPS", PARTS)
-    # the part of a day that a group has, after the last run
+    # each run is that part of a day later that a group has
     later = partial(rotation.Rotation, clock=lambda: time.time() + 86_400 / PARTS)
     monkeypatch.setattr(rotation, "Rotation", later)
     appended = 0
@@ -132,7 +132,7 @@ def test_what_stands_in_its_way(project: Project, shop: Shop) -> None:
         for t in ran.warnings
     )
     assert _compared(project) == [(64, 64, 50, False)]
-    # a history of an older loader, and one that another program has written
+    # a history from an older loader, and one that another program has altered
     schema = project.schema
     project.spark.sql(f"alter table {schema}._cq_reconciled drop column seconds")
     assert project.loader("status").code == 0
@@ -228,7 +228,7 @@ def test_a_full_refresh_and_another_key_begin_anew(project: Project, shop: Shop)
 
 
 def _verified_until(project: Project) -> Any:
-    """Returns the column of `loader status`, which Spark and pyiceberg must read equally."""
+    """Returns `verified_until` in `loader status`, which Spark and pyiceberg must read equally."""
     [status] = [e for e in project.loader("status").events if e["event"] == "status"]
     [found] = LakeComparisons(project.lake()).by_table().values()
     assert (found.verified_until is not None) is (status["verified_until"] is not None)
@@ -265,10 +265,9 @@ def test_killed_in_a_repair(
     workers: Workers,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Four tables, each at a different step; the next run compares all keys of all four.
+    """Four tables, each killed at a different step. The next run compares all keys of the four.
 
-    The comparison of a fifth table is not due at once, and what may have killed it is not repeated
-    at once, either.
+    A fifth table's comparison is not repeated at once, because it may be what killed the process.
     """
     steps = {"prepared": "", "staged": "", "published": "", "recorded": ""}
     daily = "daily"
@@ -288,7 +287,7 @@ def test_killed_in_a_repair(
             f"delete from {table} where id = 4", f"update {table} set note = 'm' where id > 18"
         )
     postgres_database.execute(f"delete from {daily} where id = 4")
-    # the syncs before have nothing to append, but record this: the steps are the repairs'
+    # the syncs before the repairs append nothing, but write to the ledger (hence `#2`)
     places = [f"{step}:shop.{step}" for step in ("prepared", "staged", "published")]
     places += ["ledger-recorded:shop.recorded#2", f"prepared:shop.{daily}"]
     worker.start(project, "run", "--concurrency", "5", crash_at=",".join(places))

@@ -1,4 +1,4 @@
-"""`loader run --every` with the option `reconcile`: one process compares part after part."""
+"""`loader run --every` with the `reconcile` option: one process compares one part after another."""
 
 from __future__ import annotations
 

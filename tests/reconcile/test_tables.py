@@ -1,4 +1,4 @@
-"""Tables of all kinds: late columns, views, files, no key, no cursor column."""
+"""`loader reconcile` with views, files, added columns, and tables without a key or cursor."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_column_that_was_added_with_a_default(
     assert line(ran, "shop.t")["synced"] == 20
     assert missed(ran, "shop.t") == nothing()
     assert _equal(project, "shop.t")
-    # a dropped column is no difference: raw keeps its values
+    # a dropped column is no difference: the raw table keeps its values
     postgres_database.execute("alter table t drop column kind")
     assert missed(reconcile(project), "shop.t") == nothing()
 
@@ -134,7 +134,7 @@ def test_files_that_are_gone_are_not_deletes(project: Project) -> None:
     project.add("drop", "file", ["orders"], own)
     project.run()
     assert missed(reconcile(project), "drop.orders") == nothing()
-    # rewritten with their old times: a.csv, and b.csv, which is at the cursor and has its old size
+    # both rewritten with their old times; b.csv, which is at the cursor, also with its old size
     write("a.csv", "id,note\n1,A\n", 1)
     write("b.csv", "id,note\n2,c\n3,C\n", 2)
     ran = reconcile(project, "--repair")
@@ -153,7 +153,7 @@ def test_rows_that_the_source_marks_deleted(project: Project, postgres_database:
     options = {"t": {"cursor_field": "at", "deleted_field": "gone", "sweep": "never"}}
     project.jdbc(postgres_database, ["t"], table_options=options)
     project.run()
-    # marked without moving the cursor; and a row marked before is purged, which changes nothing
+    # rows are marked without moving the cursor; deleting a row marked before changes nothing
     postgres_database.execute(
         "update t set gone = true where id in (4, 5)", "delete from t where id = 2"
     )
@@ -163,7 +163,7 @@ def test_rows_that_the_source_marks_deleted(project: Project, postgres_database:
         "select id, note, _cq_deleted from raw.t where _cq_batch = 2 order by id"
     ) == [(4, "n", True), (5, "n", True)]
     assert _equal(project, "shop.t")
-    # a mark that no longer counts
+    # without `deleted_field`, the mark does not count
     options = {"t": {"cursor_field": "at", "sweep": "never"}}
     project.jdbc(postgres_database, ["t"], table_options=options)
     assert missed(reconcile(project, "--repair"), "shop.t") == {**wanted, "missed_deletes": 0}
@@ -182,7 +182,7 @@ def test_a_column_that_became_another_type(project: Project, postgres_database: 
     postgres_database.execute(
         "alter table t alter column wide type bigint", "alter table t alter column n type text"
     )
-    # widened values are the same; a text goes into another column, where old rows have none
+    # widened values are equal; texts go into another column, which is null in older rows
     ran = reconcile(project, "--repair")
     assert line(ran, "shop.t")["synced"] == 1
     assert missed(ran, "shop.t") == {**nothing(), "missed_updates": 8}

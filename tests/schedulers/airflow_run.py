@@ -1,6 +1,6 @@
-"""Runs a DAG of Airflow's folder once, and prints its tasks and asset events as JSON.
+"""Runs a DAG from Airflow's folder once, and prints its tasks and asset events as JSON.
 
-Runs in Airflow's environment: python airflow_run.py DAG
+Airflow's Python runs this file: python airflow_run.py DAG
 """
 
 from __future__ import annotations

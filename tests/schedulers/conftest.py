@@ -1,4 +1,4 @@
-"""A project whose runs a scheduler starts."""
+"""A project for the tests of schedulers."""
 
 from tests.sync.conftest import project as project
 from tests.telemetry.conftest import shop as shop

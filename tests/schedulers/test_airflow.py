@@ -1,4 +1,4 @@
-"""Airflow runs the loader, with real DAGs in an environment of Airflow's own."""
+"""Airflow runs the loader: real DAGs, in a separate environment with Airflow."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Airflow:
 
 @pytest.fixture
 def shop(project: Project, postgres_database: Database) -> Project:
-    """A project with two tables, whose password is a variable."""
+    """A project with two tables. The database's password is an environment variable."""
     postgres_database.execute(
         *(
             statement
@@ -107,7 +107,7 @@ def shop(project: Project, postgres_database: Database) -> Project:
 
 
 def _read_example(shop: Project, contained: str = "build_task_group") -> str:
-    """Returns a block of code of the page, with the paths of this test."""
+    """Returns a code block of docs/schedulers.md, with the paths of this test."""
     page = (ROOT / "docs" / "schedulers.md").read_text()
     [code] = [
         block

@@ -1,4 +1,4 @@
-"""Dagster materializes raw tables, with real runs and the real package."""
+"""Dagster materializes raw tables as assets, in real runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A project whose runs are reported to other programs."""
+"""A project for the tests of metrics, traces, lineage and webhooks."""
 
 import pytest
 

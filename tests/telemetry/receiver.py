@@ -1,4 +1,4 @@
-"""A server on loopback that records the requests that it receives."""
+"""A local HTTP server that records the requests it receives."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Receiver:
     """The received requests.
 
     Attributes:
-        answers: the status codes of the next answers; then 200.
+        answers: the status codes of the next responses. Later responses have 200.
     """
 
     url: str = ""
@@ -25,7 +25,7 @@ class Receiver:
 
 @contextmanager
 def receive() -> Iterator[Receiver]:
-    """Runs a receiver."""
+    """Runs the server until the block ends."""
     receiver = Receiver()
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""The page on monitoring and its examples agree with the metrics that are written."""
+"""docs/monitoring.md lists every metric, and its Prometheus examples use only existing metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``loader run --metrics-file``: Prometheus reads what the ledger contains."""
+"""`loader run --metrics-file` writes the ledger's values in Prometheus' text format."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def test_the_metrics_of_runs(shop: Project, postgres_database: Database, tmp_pat
     now = dt.datetime.now(dt.timezone.utc).timestamp()
     assert now - 60 < first["strandline_table_synced_timestamp_seconds", "shop", "orders"] <= now
     assert now - 60 < first["strandline_run_timestamp_seconds",] <= now
-    # A row below the stored cursor: the totals of all runs, in another process than the first.
+    # A row at the stored cursor. The totals include earlier runs, which were other processes.
     postgres_database.execute("insert into orders values (3, 6), (4, 7)")
     shop.run("--metrics-file", str(path))
     second = read(path)
     assert second["strandline_table_rows_appended_total", "shop", "orders"] == 4
     assert second["strandline_table_late_rows_total", "at", "shop", "orders"] == 1
     assert second["strandline_table_batch", "shop", "orders"] == 2
-    # The table fails. Its last success stays.
+    # The table fails. The time of its last success stays.
     postgres_database.execute("alter table orders drop column version")
     assert shop.loader("run", "--metrics-file", str(path)).code == 1
     third = read(path)
@@ -59,7 +59,7 @@ def test_every_metric_is_written_and_hostile_names_are_escaped(tmp_path: Path) -
     status = TableStatus(name, "failed", "7", 3, 10, 1, 2, 1, now, 1024, now, now, 4, "an error")
     build = BuildResult(1, 5, 1, 1, 2, 3.5, {'test.a"b': "1 row"}, {'test.a"b': 1.0})
     samples = measure(RunResult((), (), build), [status], 1.5, now)
-    # These two are of a table that this run synced, and the counts of a run without tables.
+    # The run has no tables to count, and did not sync the table.
     missing = {metric.name for metric in METRICS} - {sample.metric.name for sample in samples}
     assert missing == {
         "strandline_run_tables",

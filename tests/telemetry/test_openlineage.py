@@ -1,4 +1,4 @@
-"""OpenLineage events of real runs are valid, and name the same datasets as other programs do."""
+"""OpenLineage events of real runs are valid, and name datasets as other tools do."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_an_invalid_event_is_found() -> None:
         ("jdbc:oracle:thin:@db:1522:SID", "ERP.O", "oracle://db:1522", "SID.ERP.O"),
         ("jdbc:postgresql://[::1]:5433/shop", "o", "postgres://[::1]:5433", "shop.public.o"),
         ("jdbc:sqlserver://db:1", "dbo.orders", "mssql://db:1", "dbo.orders"),
-        # Other forms may contain passwords anywhere.
+        # Other forms of URLs may contain passwords anywhere.
         ("jdbc:derby:memory:shop", "APP.ORDERS", "jdbc://s", "APP.ORDERS"),
         ("jdbc:db2://h/db:password=hunter2;", "t", "jdbc://s", "t"),
         ("jdbc:oracle:oci:scott/hunter2@h", "t", "jdbc://s", "t"),

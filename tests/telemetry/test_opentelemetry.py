@@ -65,7 +65,7 @@ def test_a_run_is_a_trace_of_tables_and_their_phases(
             if any(a.value.string_value == "orders" for a in point.attributes)
         ]
         assert total == 2
-        # A failure is an error of its table and of the run.
+        # A failure is an error in the span of its table and in that of the run.
         receiver.paths.clear()
         receiver.bodies.clear()
         postgres_database.execute("alter table orders drop column version")

@@ -1,4 +1,4 @@
-"""A webhook receives one message when something begins to fail, and one when it recovers."""
+"""A webhook receives one message when something starts to fail, and one when it recovers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_failure_and_a_recovery_are_each_sent_once(
 ) -> None:
     shop.run()
     postgres_database.execute("alter table orders drop column version")
-    for _ in range(2):  # each run is another process for the webhook
+    for _ in range(2):  # like two processes, each run loads what is failing from the file
         assert shop.loader("run").code == 1
     [failed] = _bodies(receiver)
     assert list(failed["failed"]) == ["shop.orders"]
@@ -63,7 +63,7 @@ def test_a_message_that_is_not_accepted_is_a_warning_without_the_url(
     reported = "webhook: the report was not sent: "
     assert f"{reported}the server responded with status 404" in ran.warnings
     monkeypatch.setenv(webhook.URL, "http://127.0.0.1:9/s3cret-token")
-    again = shop.loader("run")  # the message is still due
+    again = shop.loader("run")  # the message was not sent, so it is tried again
     assert f"{reported}ConnectionError" in again.warnings
     for text in (ran.text, again.text):
         assert "s3cret" not in text
