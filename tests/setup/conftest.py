@@ -1,4 +1,4 @@
-"""The wheel that users install, built once."""
+"""Builds the wheel that users install, once for all tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages of the documentation that tests follow, and what is in their code blocks."""
+"""Reads code blocks from the pages of the documentation that tests execute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What README and guide show: each page's examples, and ways that the guide only mentions.
+"""The examples in the README and the guide work, even those that the guide only mentions.
 
 test_guide_followed.py runs the guide's commands.
 """
@@ -16,7 +16,7 @@ from tests.sync.project import Project
 
 
 def test_the_readme_shows_what_the_guide_does() -> None:
-    """So the README is executed, too."""
+    """So the test that runs the guide's commands covers the README, too."""
     for language, name in (
         ("yaml", "loader.yml"),
         ("sql", "models/strandline/shop_orders_latest.sql"),

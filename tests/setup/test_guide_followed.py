@@ -1,7 +1,7 @@
-"""Follows the guide as a newcomer would, from a wheel, on a real PostgreSQL.
+"""Runs the guide's commands as a new user would, from a wheel, with a real PostgreSQL.
 
-Its `loader setup` finds the jars and the class archive of the suite's own environment; the last
-test starts a JVM with that archive.
+`loader setup` finds the jars and the class archive of the suite's own environment. The last test
+starts a JVM with that archive.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ print("kept", spark._jvm.System.getProperty("ours.is"))
 
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The `bin` of a clean virtual environment with the wheel.
+    """The `bin` folder of a clean virtual environment with the wheel.
 
     The wheel's dependencies come from the suite's own environment, so nothing is downloaded.
     """
@@ -81,7 +81,7 @@ def database(postgres: Postgres) -> Iterator[Database]:
 
 @dataclass(frozen=True)
 class Followed:
-    """What there is when the guide's commands have been run.
+    """The result of the guide's commands.
 
     Attributes:
         said: their output.
@@ -93,15 +93,15 @@ class Followed:
 
 
 def _script(lakehouse: Path) -> list[str]:
-    """Returns the guide's commands; where it runs dbt, from another folder."""
+    """Returns the guide's commands, of which dbt's is run from another folder."""
     steps = commands(GUIDE)
     start = [line for line in steps[: steps.index("loader discover")] if "pip install" not in line]
-    # the suite's database is elsewhere
+    # the suite's database has another address
     start = [line for line in start if not line.startswith(("python3 -m venv", "export PG"))]
     assert start[0] == "mkdir lakehouse && cd lakehouse"
     load, build = steps[steps.index("loader discover") : -1], steps[-1]
     assert build == "dbt build"
-    # dbt runs in another folder: what it writes must not depend on where it was started.
+    # The paths that dbt writes to must not depend on the current folder.
     build = f"{build} --project-dir {lakehouse} --profiles-dir {lakehouse}"
     return [
         *start,
@@ -115,7 +115,7 @@ def _script(lakehouse: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def archive() -> None:
-    """The class archive, which `make test` begins to record before the tests."""
+    """Records the class archive, or waits until `make test` has recorded it."""
     home = find_spark()
     record_archive(home, choose_java(home.line))
 
@@ -199,7 +199,7 @@ def test_a_jvm_takes_its_classes_from_the_archive(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
     )
-    assert (done.stdout, done.stderr) == ("kept kept\n", "")  # quiet, too
+    assert (done.stdout, done.stderr) == ("kept kept\n", "")  # Java prints nothing else
     loaded = log.read_text().splitlines()
     shared = [line for line in loaded if line.endswith("shared objects file (top)")]
     assert any("org.apache.spark.SparkContext " in line for line in shared)

@@ -1,4 +1,4 @@
-"""Jars by coordinates: the nearest one is taken, and nothing unverified stays."""
+"""Jars are taken from a local folder, the cache or a mirror, and are verified by checksum."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class _Quiet(SimpleHTTPRequestHandler):
     """The first line of each request."""
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Prints nothing: requests are not worth a line of a test's output."""
+        """Records the request instead of printing it."""
         self.asked.append(str(arguments[0]))
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty home with an empty cache, and no network; returns the cache's folder of jars."""
+    """An empty home with an empty cache, and no network. Returns the cache's folder of jars."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv(jars.CACHE_VARIABLE, raising=False)
     monkeypatch.delenv(JARS_VARIABLE, raising=False)
@@ -51,7 +51,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def mirror(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """A Maven repository on this machine: its address, and where the jar's file belongs."""
+    """A local Maven repository: its address, and the path of the jar's file in it."""
     place = tmp_path / "maven" / "org" / "postgresql" / "postgresql" / JAR.version
     place.mkdir(parents=True)
     handler = partial(_Quiet, directory=tmp_path / "maven")
@@ -63,7 +63,7 @@ def mirror(tmp_path: Path) -> Iterator[tuple[str, Path]]:
 
 @pytest.fixture(params=LINES)
 def home(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A Spark of each line in a folder of its own, with Iceberg among its jars."""
+    """A Spark installation of each supported version, with Iceberg among its jars."""
     line = LINES[request.param]
     folder = tmp_path / "spark"
     (folder / "jars").mkdir(parents=True)
@@ -74,7 +74,7 @@ def home(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def _silent(line: str) -> None:
-    """Reports nothing."""
+    """Discards progress messages."""
 
 
 def test_a_jar_is_fetched_once_and_verified(
@@ -191,7 +191,7 @@ def test_what_an_image_lacks_goes_into_the_cache(
     file.write_bytes(CONTENT)
     (tmp_path / "file").touch()
     monkeypatch.setenv(MIRROR_VARIABLE, address)
-    monkeypatch.setenv(JARS_VARIABLE, str(tmp_path / "file" / "jars"))  # cannot be made
+    monkeypatch.setenv(JARS_VARIABLE, str(tmp_path / "file" / "jars"))  # cannot be created
     assert jars.provide_jar(JAR, _silent) == cache / JAR.file_name
     (cache / JAR.file_name).unlink()
     monkeypatch.setenv(JARS_VARIABLE, str(tmp_path / "image"))
@@ -215,7 +215,7 @@ def test_a_user_without_a_home_needs_a_folder_of_jars(
 def test_relative_folders_are_those_of_the_working_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process that records the class archive has another one."""
+    """The process that records the class archive has another working folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(jars.CACHE_VARIABLE, "cache")
     monkeypatch.setenv(JARS_VARIABLE, "~/jars")
@@ -223,7 +223,7 @@ def test_relative_folders_are_those_of_the_working_folder(
 
 
 class _Broken(_Quiet):
-    """Ends in the middle of a file, or does not speak HTTP."""
+    """Ends in the middle of a file, or sends something other than HTTP."""
 
     def do_GET(self) -> None:
         if "postgresql" in self.path and self.headers["Authorization"]:
@@ -280,7 +280,7 @@ def test_a_password_with_a_slash_is_no_host(url: str, address: str, user: str | 
 
 
 class _Endless(SimpleHTTPRequestHandler):
-    """Sends bytes for as long as it is asked to, a few at a time."""
+    """Sends bytes until the client disconnects."""
 
     pause = 0.0
     length: str | None = None
@@ -296,7 +296,7 @@ class _Endless(SimpleHTTPRequestHandler):
                 time.sleep(self.pause)
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Logs nothing."""
+        """Suppresses the access log."""
 
 
 @pytest.mark.parametrize(
@@ -424,7 +424,7 @@ def test_a_url_names_its_driver(url: str, name: str | None) -> None:
 def test_a_run_fetches_only_what_the_machine_lacks(
     mirror: tuple[str, Path], home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A driver that cannot be had fails its source later, and stops no other."""
+    """A driver that cannot be fetched fails its source later, and no other source."""
     monkeypatch.setattr(jars, "DRIVERS", {"postgresql": DRIVER})
     lines: list[str] = []
     (iceberg_jar,) = (home / "jars").glob("iceberg-*")

@@ -1,4 +1,4 @@
-"""Which Java runs Spark: `JAVA_HOME`, the one on `PATH`, the bundled JDK."""
+"""Which Java runs Spark: the one in `JAVA_HOME`, else the one on `PATH`, else the bundled JDK."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_java_without_a_release_file_is_asked(
 def test_a_script_that_starts_another_java_is_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Version managers have one; its folder is not the JDK's, and macOS has one in /usr/bin."""
+    """Version managers and macOS install such scripts, whose folder is not the JDK's."""
     jdk = _jdk(tmp_path / "versions" / "17", "17.0.15")
     (tmp_path / "shims").mkdir()
     script = tmp_path / "shims" / "java"

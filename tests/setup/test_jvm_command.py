@@ -1,4 +1,4 @@
-"""The command that starts the JVM: the user's configuration holds, and no setting is shown."""
+"""The command that starts the JVM applies the user's Spark configuration and hides secrets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LOCAL = {"spark.master": "local[*]", "spark.local.dir": "/scratch"}
 
 
 class Start:
-    """A Spark and a Java that are folders with empty files, and the command that starts them."""
+    """A fake Spark and Java (folders with empty files), and the command that starts them."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
@@ -128,7 +128,7 @@ def test_the_users_defaults_are_merged_and_the_profile_wins(start: Start) -> Non
     options = start.options({**_LOCAL, "spark.both": "2"})
     assert "-Xmx3g" in options
     assert "-Dmine=1" in options
-    assert "-XX:SharedArchiveFile=x" in options  # the file alone needs no folder on the class path
+    assert "-XX:SharedArchiveFile=x" in options  # this file alone does not exclude it
     assert "-Xmx4g" in start.options({**_LOCAL, "spark.driver.memory": "4g"})
 
 
@@ -254,7 +254,7 @@ def test_an_agent_or_another_archive_excludes_ours(
 
 
 def test_executors_elsewhere_get_our_jars(start: Start) -> None:
-    """Where Iceberg is named, by any name, it is the user's to ship."""
+    """If the profile names an Iceberg jar or package, the loader does not send its own."""
     assert "spark.jars" not in start.settings()
     found = start.settings({"spark.master": "spark://host:7077", "spark.jars": "/opt/x.jar"})
     assert found["spark.jars"].split(",") == [
@@ -285,20 +285,20 @@ def test_a_comment_names_no_iceberg(start: Start) -> None:
 
 
 def test_jars_in_sparks_folder_that_do_not_fit_are_left_out(start: Start) -> None:
-    """Those of another Spark, links to nowhere, drivers that we have, too, and MLlib."""
+    """Jars for another Spark version, broken links, drivers that the loader has, and MLlib."""
     folder = start.home.folder / "jars"
     (folder / "spark-mllib_2.13-4.1.4.jar").touch()  # Spark would register its functions each time
     (folder / "iceberg-spark-runtime-3.5_2.12-1.10.2.jar").touch()
     (folder / "iceberg-spark-runtime-4.1_2.13-1.10.0.jar").symlink_to("/nowhere.jar")
     (folder / "postgresql.jar").touch()
-    (folder / "mysql-connector-j.jar").touch()  # we have none
+    (folder / "mysql-connector-j.jar").touch()  # the loader has none
     assert start.class_path() == [*OWN[:2], "spark/jars/mysql-connector-j.jar", *OWN[2:]]
 
 
 def test_spark_does_not_look_up_a_host_name_that_it_does_not_need(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It fails if the name of the machine does not resolve, even with a driver's host."""
+    """Spark fails if the machine's name does not resolve, even if `spark.driver.host` is set."""
     name = "SPARK_LOCAL_HOSTNAME"
     given = {**_LOCAL, "spark.driver.host": "10.0.0.5"}
     assert start.command(given).environment[name] == "10.0.0.5"
@@ -354,7 +354,7 @@ def test_a_quote_that_is_not_closed_is_one_error(
 def test_an_archive_serves_what_it_was_recorded_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whole, with the same Java and the same jars, of which none is unwanted now."""
+    """It must be complete, and its Java and all its jars must be in use and unchanged."""
     monkeypatch.setenv(jars.CACHE_VARIABLE, str(tmp_path / "cache"))
     home = SparkHome(tmp_path / "spark", LINES["4.1"])
     (home.folder / "jars").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The notebook runs as printed; a user's script that uses the API passes mypy --strict."""
+"""The notebook prints its stored outputs, and a script that uses the API passes mypy --strict."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_notebook_prints_its_outputs(tmp_path: Path) -> None:
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    # A handler that dbt's packages install shows the log of the failed table.
+    # A log handler from dbt's packages prints the error of the failed table.
     assert [
         line for line in ran.stderr.splitlines() if "ERROR:loader:shop.orders" not in line
     ] == []
@@ -84,7 +84,7 @@ def test_a_script_passes_mypy_strict(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    # Types arrive at the script: the only error is the one in its last line.
+    # mypy sees the package's types: the only error is the intended one in the last line.
     assert re.findall(r"error: .*", checked.stdout) == [
         'error: "bool" has no attribute "strip"  [attr-defined]'
     ], checked.stdout

@@ -1,4 +1,4 @@
-"""`loader init` makes a project that dbt parses as it is, from a checkout and from a wheel."""
+"""`loader init` creates a project that dbt can parse, from a checkout and from a wheel."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _dbt(folder: Path, *command: str, more: Sequence[str] = ()) -> subprocess.Co
     return subprocess.run(
         [sys.executable, "-c", script, *command, *more],
         cwd=folder,
-        env={**os.environ, "NO_COLOR": "1", "HOME": str(folder)},  # no profile of the user's
+        env={**os.environ, "NO_COLOR": "1", "HOME": str(folder)},  # without the user's profiles
         capture_output=True,
         text=True,
         check=False,
@@ -45,13 +45,13 @@ def test_the_new_project_parses(tmp_path: Path) -> None:
     parsed = _dbt(folder, "parse")
 
     assert parsed.returncode == 0, parsed.stdout
-    # Sources and models come from codegen: dbt refuses what is declared twice.
+    # Codegen writes sources and models, and dbt refuses duplicates.
     assert not (folder / "models").exists()
     assert "wrote loader.yml" in reported
 
 
 def test_a_project_for_a_cluster(tmp_path: Path) -> None:
-    """Its profile chooses the cluster, for the loader and for dbt, and the steps name its jars."""
+    """Its profile selects the cluster for the loader and dbt. The printed steps name its jars."""
     reported: list[str] = []
     setup.create(tmp_path, reported.append, target="cluster")
     variables = {"STRANDLINE_SPARK_MASTER": "yarn", "STRANDLINE_WAREHOUSE": "s3://bucket/lake"}
@@ -83,7 +83,7 @@ def test_a_project_that_is_there_gets_what_it_lacks(tmp_path: Path) -> None:
     assert f"add `- local: {setup.LINK}` to it, and run `dbt deps`" in kept
     assert any(line.startswith("kept dbt_project.yml: add `dispatch: ") for line in reported)
     assert {"wrote loader.yml", "wrote profiles/profiles.yml"} < set(reported)
-    assert not (tmp_path / "dbt_packages").exists()  # nothing that packages.yml does not name
+    assert not (tmp_path / "dbt_packages").exists()  # packages.yml does not name the package
     (tmp_path / "dbt_project.yml").write_text("name: mine\nprofile: strandline\n")
     (tmp_path / "packages.yml").write_text(f"packages: [{{local: {setup.LINK}}}]\n")
     done = _dbt(tmp_path, "deps", more=["--profiles-dir", "profiles"])
@@ -107,7 +107,7 @@ def test_setup_mends_the_link_in_a_clone_of_the_project(tmp_path: Path) -> None:
     ignored = (tmp_path / ".gitignore").read_text().split()
     profile = tmp_path / "profiles.yml"
     for path in (tmp_path / setup.LINK, tmp_path / "dbt_packages" / "strandline", profile):
-        # only what git ignores has a path of this machine
+        # only files that git ignores contain paths of this machine
         assert any(str(path.relative_to(tmp_path)).startswith(i.rstrip("/")) for i in ignored)
         path.unlink()
     tracked = [p for p in tmp_path.iterdir() if p.is_file()]
@@ -163,7 +163,7 @@ def test_the_warehouse_is_absolute_and_moves_with_the_project(tmp_path: Path) ->
     (plain / "warehouse").mkdir()
     setup.prepare([], moved, reported.append)
     assert any(f"warehouse: {plain}/warehouse, from profiles.yml" in line for line in reported)
-    assert _warehouse(moved) == f"{plain}/warehouse"  # it exists, and may be intended
+    assert _warehouse(moved) == f"{plain}/warehouse"  # the folder exists, so this may be intended
     (plain / "warehouse").rmdir()
     setup.prepare([], moved, reported.append)
     assert reported[-1] == f"warehouse: {moved}/warehouse, in profiles.yml"
@@ -207,7 +207,7 @@ def test_the_templates_wire_the_package(tmp_path: Path) -> None:
     ]
     assert project["profile"] in profiles
     assert set(profiles[project["profile"]]["outputs"]) == {"embedded", "cluster"}
-    assert "target" not in destination["spec"]["spec"]  # or STRANDLINE_TARGET would choose nothing
+    assert "target" not in destination["spec"]["spec"]  # otherwise STRANDLINE_TARGET has no effect
     assert source["spec"]["destinations"] == [destination["spec"]["name"]]
 
 
@@ -220,7 +220,7 @@ def test_the_wheel_brings_the_package_without_the_demo(wheel: Path, tmp_path: Pa
     assert "loader/dbt_package/dbt_project.yml" in names
     assert "loader/dbt_package/macros/deduped_latest.sql" in names
     assert "loader/dbt_package/macros/generic_tests/unique_key.sql" in names
-    assert "loader/dbt_package/docs/recovery.md" in names  # which errors name
+    assert "loader/dbt_package/docs/recovery.md" in names  # error messages refer to it
     assert "loader/spark/templates/loader.yml" in names
     assert not [name for name in names if "/demo/" in name or name.startswith("tests/")]
 

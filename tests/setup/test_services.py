@@ -1,4 +1,4 @@
-"""The servers that the suite starts are as the other tests assume."""
+"""The servers that the suite starts have the passwords and time zones that tests assume."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The targets of the profile that `loader init` writes."""
+"""The targets of the profile that `loader init` writes: settings, host names and catalogs."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_each_setting_of_the_cluster_target_has_a_variable(
 
 
 def test_a_machine_whose_host_name_does_not_resolve(tmp_path: Path) -> None:
-    """Spark looks up the name, unless the target has a host for the driver."""
+    """Spark looks up the machine's name unless the target sets `spark.driver.host`."""
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
     named = ["unshare", *user, "--uts", "sh", "-c", 'hostname no-such-host-4711; exec "$@"', "sh"]
     if not shutil.which("unshare") or subprocess.run([*named, "true"], check=False).returncode:
@@ -106,7 +106,7 @@ def test_a_machine_whose_host_name_does_not_resolve(tmp_path: Path) -> None:
 def test_the_cluster_target_has_views_on_a_jdbc_catalog(
     spark: SparkSession, postgres_database: Database, tmp_path: Path
 ) -> None:
-    # dbt lists a schema's views before it builds; such a catalog lacks them by default, and fails.
+    # dbt lists a schema's views before it builds. By default, a JDBC catalog cannot list views.
     user = f"user={postgres_database.user}&password={postgres_database.password}"
     env = {
         "STRANDLINE_SPARK_MASTER": "local[1]",

@@ -1,3 +1,3 @@
-"""A project whose cursors are not kept beside its tables."""
+"""A project for the tests of state stores."""
 
 from tests.sync.conftest import project as project

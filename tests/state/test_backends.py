@@ -1,4 +1,4 @@
-"""The shared suite, on every backend, with real servers."""
+"""Every state backend passes the suite for backends, `StateBackendContract`, on real servers."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class TestLocalFiles(_Prepared):
 class _Sql(_Prepared):
     @pytest.fixture
     def plant(self, backend: SqlState) -> Plant:
-        # A table as older CloudQuery versions leave it: no primary key.
+        # A table as older CloudQuery versions create it, without a primary key.
         with backend.engine.begin() as connection:
             quote = connection.dialect.identifier_preparer.quote
             connection.exec_driver_sql("drop table _cq_state")
@@ -136,7 +136,7 @@ class _Sql(_Prepared):
 
 
 class _WithoutKey(_Sql):
-    """Tables that another tool made."""
+    """Adds tests of state tables that another tool created."""
 
     def test_writers_race_on_a_table_without_a_primary_key(
         self, backend: SqlState, plant: Plant, reopened: Reopened
@@ -297,7 +297,7 @@ class TestRedis(_Prepared):
 
 
 def _refuse_foreign(backend: StateBackend, key: str) -> None:
-    """Asserts that a key's rows are refused, and that shop.b's still move."""
+    """Asserts that a key's rows are refused, and that the state of shop.b can still change."""
     with contextlib.suppress(StateError):
         backend.rows()
     found = backend.latest_by_key([key, "shop.b"])

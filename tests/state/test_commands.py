@@ -1,4 +1,4 @@
-"""`loader state prune | export | import`, by hand and between backends."""
+"""`loader state prune`, `export` and `import`, within a backend and between backends."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def original(
 
 @pytest.fixture
 def shop(original: Original, tmp_path: Path) -> Project:
-    """The project, as it was before any test."""
+    """Restores the project for one test."""
     return original.again(tmp_path)
 
 
@@ -87,7 +87,7 @@ def test_prune_keeps_the_newest_versions(shop: Project) -> None:
     assert shop.loader("state", "prune", "--keep", "0").code == 2
     assert shop.run().table("shop.orders")["status"] == "nothing new"
     assert shop.loader("state", "set", "shop.orders", "5").code == 0
-    # the run has stored what the next one must know; a cursor set by hand lacks that
+    # the run has stored version 7, because version 6, set by hand, lacks what the next run needs
     assert _versions(shop) == [(8, "5"), (7, "6"), (6, "6")]
 
 

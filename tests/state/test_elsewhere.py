@@ -1,4 +1,4 @@
-"""Cursors that are not kept beside the tables: real runs with every backend, up and down."""
+"""Runs whose state is not in the lake's schema: in databases, Redis, files or another schema."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tests.services import Database, Redis
 from tests.sync.project import Project
 
 Kept = Callable[[Project, str], None]
-"""Keeps a source's cursors in a backend; its name is the destination's."""
+"""Stores a source's state in the backend with this name."""
 
 
 def keep_in(project: Project, path: str, connection_string: str, *, source: int = 0) -> None:
-    """Adds a state destination, and refers a source to it."""
+    """Adds a destination for state to the spec, and lets a source use it."""
     project.sources[source]["backend_options"] = {"connection": "@@plugins.store.connection"}
     project.write()
     file = project.folder / "loader.yml"
@@ -98,7 +98,7 @@ def test_two_lakes_that_share_a_store_skip_nothing(
     """Both lakes are at batch 1 when the cursor of one replaces the other's.
 
     This happens if the first runs of both lakes overlap, or if their stores are merged. States of
-    older loaders lack the table's id and cannot be told apart.
+    older loaders lack the table's id and cannot be distinguished.
     """
     keep_in(shop, "sqlite", "cursors.sqlite")
     shop.run()
@@ -122,7 +122,7 @@ def test_two_lakes_that_share_a_store_skip_nothing(
 def test_a_cursor_that_is_set_in_a_shared_store_is_the_one_of_this_lake(
     shop: Project, postgres_database: Database
 ) -> None:
-    """Also if the other lake has written the newest state."""
+    """Even if the other lake has written the newest state."""
     keep_in(shop, "sqlite", "cursors.sqlite")
     shop.run()
     (shop.folder / "cursors.sqlite").unlink()
@@ -140,7 +140,7 @@ def test_a_cursor_that_is_set_in_a_shared_store_is_the_one_of_this_lake(
     table = ran.table("shop.orders")
     assert (table["appended"], table["redelivered"]) == (2, 2)
     assert not [text for text in ran.warnings if "another raw table" in text]
-    # What is rebuilt here is not the state of the other lake either.
+    # `state rebuild` also writes the state of this lake, not of the other one.
     shop.schema = second
     keep_in(shop, "sqlite", "cursors.sqlite")
     shop.run()
@@ -177,7 +177,7 @@ def test_a_state_store_that_is_down_fails_its_source_only(
         "select status, error from raw._cq_syncs where source_name = 'shop'"
     )
     assert (status, reported.count("password authentication failed")) == ("failed", 1)
-    assert not shop.lake().exists("orders")  # nothing is read if it could not be recorded
+    assert not shop.lake().exists("orders")  # nothing is read that cannot be recorded
     debug = shop.loader("run", options=("--debug",))
     for text in (checked.text, ran.text, reported, debug.text):
         assert "hunter22" not in text
@@ -210,7 +210,7 @@ def test_a_store_that_goes_away_between_data_and_state_is_caught_up_with(
     assert shop.rows("select count(*), count(distinct id) from raw.orders") == [(3, 3)]
     [listed] = shop.loader("state", "list").events
     assert (listed["cursor"], listed["batch"]) == ("7", 2)
-    # all of Redis is lost: the data knows
+    # all of Redis is lost: the state is recovered from the raw table
     redis_server.client().flushall()
     assert shop.run().table("shop.orders")["status"] == "nothing new"
     assert len(shop.loader("state", "show", "shop.orders").events) == 1

@@ -1,4 +1,4 @@
-"""State and ledger are indexes of the data commits: if dropped, they are rebuilt."""
+"""If the state or the ledger is dropped, it is rebuilt from the commits of the raw tables."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def original(
 
 @pytest.fixture
 def shop(original: Original, tmp_path: Path) -> Project:
-    """The project, as it was before any test."""
+    """Restores the project for one test."""
     return original.again(tmp_path)
 
 
 def _proven(project: Project, spark: SparkSession, folder: Path) -> None:
-    """Checks that the dbt tests of raw, state and ledger pass."""
+    """Checks that the dbt tests of the raw tables, the state and the ledger pass."""
     folder.mkdir()
     dbt = DbtProject(spark, folder, schema=f"{project.schema}_dbt", raw_schema=project.schema)
     settings = {"config": {"meta": {"strandline": {"unique_key": "id"}}}}
@@ -80,7 +80,7 @@ def _states(project: Project) -> list[tuple[object, ...]]:
 
 
 def _without_marks(states: list[tuple[object, ...]]) -> set[tuple[object, str]]:
-    """Returns tables and states, without what the database was: each test has a copy of it."""
+    """Returns tables and states without marks, as each test has a copy of the database."""
     found = [(key, json.loads(str(value))) for key, _, value in states]
     return {(key, json.dumps({**value, "mark": None})) for key, value in found}
 
@@ -181,7 +181,7 @@ def test_expired_commits_are_told_by_their_rows(
 def test_an_expired_repair_is_not_taken_for_a_full_refresh(
     shop: Project, database: Database
 ) -> None:
-    """`delete_stale` hides rows by the ledger's full refreshes: rows before a repair are alive."""
+    """`delete_stale` hides rows from before a full refresh, but not rows from before a repair."""
     database.execute("update orders set version = 1 where id = 3")
     repaired = shop.loader("reconcile", "--repair", "-s", "shop.orders")
     assert repaired.code == 0, repaired.text
@@ -235,7 +235,7 @@ def test_where_the_newest_commit_has_expired_everything_is_read_again_and_said_s
     ran = shop.run().table("shop.orders")
     assert (ran["status"], ran["redelivered"]) == ("nothing new", 11)
     assert shop.state("shop.orders")["cursor"] == "11"
-    # from now on the state knows
+    # from now on, the state has the cursor
     again = shop.loader("state", "rebuild", "-s", "shop.orders")
     assert (again.events[0]["states_added"], again.warnings) == (0, [])
 

@@ -66,7 +66,7 @@ def shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Proje
 
 
 def _read(project: Project) -> tuple[Any, Any]:
-    """Reads ledger and state by both; each is a list for each source, or each backend."""
+    """Reads ledgers and states, both with Spark and from the folder."""
     spec = load_spec(project.folder / "loader.yml", needs_source=False)
     profile = load_profile("strandline", None, ROOT, str(ROOT / "profiles"))
     by_spark = list_readers_by_spark(Pipeline(spec, project.spark))
@@ -172,7 +172,7 @@ def test_both_readers_give_the_same_answers(shop: Project) -> None:
     )
     lease = create_lease(lake, "orders", "table orders", "me")
     lease.acquire()
-    with lock_table(lake, TABLE):  # as a run holds them
+    with lock_table(lake, TABLE):  # locked as during a run
         by_spark, in_folder = _read(shop)
     lease.release()
     assert in_folder == by_spark
@@ -247,7 +247,7 @@ def test_the_newest_metadata_is_found_as_spark_finds_it(shop: Project) -> None:
     by_spark, in_folder = _read(shop)
     assert in_folder == by_spark
     rows = _read_folder(shop)
-    os.mkfifo(hint)  # nobody writes to it
+    os.mkfifo(hint)  # a pipe to which nobody writes
     assert _read_folder(shop).equals(rows)
     hint.unlink()
     hint.write_text(str(newest + 1))
@@ -304,7 +304,7 @@ def test_no_spark_is_started_and_the_answer_comes_at_once(shop: Project) -> None
             text=True,
             cwd=ROOT,
         )
-        # seconds of the processor: other tests run beside this one
+        # CPU seconds, because other tests run at the same time
         assert _cpu_seconds() - before < 2
         assert ran.stdout.splitlines()[-1] == "False", ran.stdout + ran.stderr
         assert "orders" in ran.stdout or "version" in ran.stdout, ran.stderr
