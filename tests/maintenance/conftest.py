@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from tests.crash.conftest import worker as worker
 from tests.crash.conftest import workers as workers
-from tests.maintenance.kept import Kept
+from tests.maintenance.restored_shop import ShopCopy
 from tests.maintenance.shop import Shop
 from tests.services import Postgres
 from tests.sync.conftest import project as project
@@ -18,23 +18,23 @@ from tests.sync.project import Project
 
 
 @pytest.fixture(scope="session")
-def kept(
+def shop_copy(
     spark: SparkSession,
     warehouse: Path,
     postgres: Postgres,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Kept]:
+) -> Iterator[ShopCopy]:
     """A shop whose orders were synced in five batches. Each test restores a copy of it."""
     folder = tmp_path_factory.mktemp("kept")
     with postgres.database("kept") as database:
         shop = _grown(Shop(Project(folder, spark, "raw_kept"), database, folder / "dbt"))
-        yield Kept(shop, warehouse)
+        yield ShopCopy(shop, warehouse)
 
 
 @pytest.fixture
-def shop(kept: Kept, tmp_path: Path) -> Shop:
+def shop(shop_copy: ShopCopy, tmp_path: Path) -> Shop:
     """Restores the shop for one test."""
-    return kept.again(tmp_path)
+    return shop_copy.restore(tmp_path)
 
 
 def _grown(shop: Shop) -> Shop:

@@ -162,7 +162,7 @@ def test_a_table_that_is_being_synced_is_skipped_and_the_others_are_not(
 
 
 def test_what_the_newest_commit_said_outlives_it(shop: Shop) -> None:
-    """A run killed before it stored the state is recovered by the next run even after compaction."""
+    """The next run recovers the state of a killed run even after compaction."""
     project, head = shop.project, shop.head()
     state = project.state("shop.orders")
     project.spark.sql(f"delete from {project.schema}._cq_state where version = 5")

@@ -1,6 +1,6 @@
 """The examples in the README and the guide work, even those that the guide only mentions.
 
-test_guide_followed.py runs the guide's commands.
+test_guide_commands.py runs the guide's commands.
 """
 
 from __future__ import annotations

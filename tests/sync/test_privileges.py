@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from tests.services import Database, Redis
-from tests.state.test_elsewhere import keep_in
+from tests.state.test_state_stores import keep_in
 from tests.sync.project import Project
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,7 +8,7 @@ from tests.maintenance.shop import Shop
 from tests.sync.original import Original
 
 
-class Kept:
+class ShopCopy:
     """Copies of a shop's database and of its tables in the lake, restored for each test."""
 
     def __init__(self, shop: Shop, warehouse: Path) -> None:
@@ -16,7 +16,7 @@ class Kept:
         folder = shop.folder.with_name("copy")
         self._original = Original(shop.project, shop.database, warehouse, folder)
 
-    def again(self, folder: Path) -> Shop:
+    def restore(self, folder: Path) -> Shop:
         """Restores the shop, with a project in this folder."""
         shop = self._shop
         project = self._original.again(folder)
