@@ -25,9 +25,7 @@ def _stored(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
-def test_by_itself_it_changes_no_row_and_only_what_is_new_is_read(
-    shop: Shop, warehouse: Path
-) -> None:
+def test_by_default_no_row_is_removed_and_files_are_merged(shop: Shop, warehouse: Path) -> None:
     for _ in range(3):
         shop.change()
         shop.project.run()
@@ -98,7 +96,7 @@ def test_superseded_versions_go_and_the_newest_stay(shop: Shop) -> None:
     assert (row["rows_in_ledger"], row["rows_in_raw"]) == (ROWS, ROWS - removed - 1)
 
 
-def test_a_dry_run_tells_and_changes_nothing(shop: Shop, warehouse: Path) -> None:
+def test_a_dry_run_reports_and_changes_nothing(shop: Shop, warehouse: Path) -> None:
     folder = warehouse / shop.project.schema
     before = {path for path in folder.rglob("*") if path.is_file()}
     preview = shop.freed(shop.compact("--keep-versions", "1", "--expire-days", "0", "--dry-run"))
@@ -119,7 +117,7 @@ def test_a_dry_run_tells_and_changes_nothing(shop: Shop, warehouse: Path) -> Non
     assert notes == {"its source cannot be read, so its key is not known"}
 
 
-def test_metadata_tell_of_a_table_what_queries_count(
+def test_table_stats_from_metadata_equal_counted_ones(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table, lake = f"{shop.project.schema}.orders", shop.project.lake()
@@ -136,7 +134,7 @@ def test_metadata_tell_of_a_table_what_queries_count(
     assert table_stats.measure_table(lake, "orders") == reported
 
 
-def test_versions_of_the_last_days_stay(shop: Shop) -> None:
+def test_keep_days_and_keep_versions(shop: Shop) -> None:
     freed = shop.freed(shop.compact("--keep-days", "1", *ORDERS_ONLY))
     assert freed["rows_after"] == ROWS
     assert freed["note"] == "nothing is older than 1 day"
@@ -161,7 +159,7 @@ def test_a_table_that_is_being_synced_is_skipped_and_the_others_are_not(
     assert shop.versions() == before
 
 
-def test_what_the_newest_commit_said_outlives_it(shop: Shop) -> None:
+def test_the_record_of_the_newest_commit_survives(shop: Shop) -> None:
     """The next run recovers the state of a killed run even after compaction."""
     project, head = shop.project, shop.head()
     state = project.state("shop.orders")
@@ -183,7 +181,7 @@ def test_what_the_newest_commit_said_outlives_it(shop: Shop) -> None:
     shop.proven(by="batches_complete inclusive_cursor state_consistent")
 
 
-def test_a_ledger_made_anew_after_compaction(shop: Shop) -> None:
+def test_a_ledger_rebuilt_after_compaction(shop: Shop) -> None:
     shop.compact("--keep-versions", "1", "--expire-days", "0", *ORDERS_ONLY)
     project = shop.project
     project.spark.sql(f"drop table {project.schema}._cq_syncs")
@@ -212,7 +210,7 @@ def test_without_a_key_nothing_is_removed(project: Project, postgres_database: D
     assert freed["note"] == "it has no primary key, so its rows are not versions of each other"
 
 
-def test_old_versions_of_cursors_go(shop: Shop) -> None:
+def test_old_versions_of_states_are_removed(shop: Shop) -> None:
     project = shop.project
     for number in range(6):
         moment = f"2025-01-01 00:{number:02d}:00"

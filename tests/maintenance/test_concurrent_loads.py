@@ -64,7 +64,7 @@ def _size(folder: Path) -> tuple[int, int]:
 
 
 @pytest.mark.slow
-def test_a_loader_runs_beside_compaction(
+def test_a_loader_runs_during_compaction(
     project: Project,
     postgres_database: Database,
     worker: Worker,

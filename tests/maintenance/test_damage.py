@@ -76,7 +76,9 @@ def _told_once(ran: Ran, where: str) -> None:
     assert ".metadata.json is damaged or missing. Other tables are not affected." in error
 
 
-def test_the_other_tables_go_on(shop: Project, database: Database, warehouse: Path) -> None:
+def test_other_tables_are_synced_and_compacted(
+    shop: Project, database: Database, warehouse: Path
+) -> None:
     metadata = _cut_metadata(shop, warehouse)
     where = f"table {shop.schema}.orders"
     for arguments in ((), ("--keep-versions", "1")):
@@ -113,7 +115,9 @@ def test_the_other_tables_go_on(shop: Project, database: Database, warehouse: Pa
     assert shop.loader("compact").code == 0
 
 
-def test_a_damaged_model_keeps_versions_but_stops_nothing(shop: Project, warehouse: Path) -> None:
+def test_a_damaged_model_only_prevents_the_removal_of_versions(
+    shop: Project, warehouse: Path
+) -> None:
     """It may need any version, so none is removed. Compaction does the rest."""
     _cut_metadata(shop, warehouse)
     marts = f"mart_{shop.schema}"
@@ -161,7 +165,7 @@ def _told(ran: Ran, where: str, stopped: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["metadata cut off", "manifest list gone"])
-def test_a_damaged_ledger_is_named_and_made_anew(
+def test_a_damaged_ledger_is_named_and_rebuilt(
     shop: Project, database: Database, warehouse: Path, how: str
 ) -> None:
     ledger, folder = f"{shop.schema}._cq_syncs", warehouse / shop.schema / "_cq_syncs"
@@ -192,7 +196,7 @@ def test_a_damaged_ledger_is_named_and_made_anew(
     assert not shop.loader("state", "rebuild").warnings
 
 
-def test_damaged_state_and_comparisons_are_named_and_made_anew(
+def test_damaged_state_and_comparisons_are_named_and_rebuilt(
     shop: Project, database: Database, warehouse: Path
 ) -> None:
     folder = warehouse / shop.schema
@@ -243,7 +247,7 @@ def _told_of(project: Project, column: str) -> list[LoaderError]:
         ("data/*.parquet", 600, "data"),
     ],
 )
-def test_every_file_of_a_table_counts(
+def test_any_damaged_file_is_reported_as_damage(
     project: Project, warehouse: Path, pattern: str, size: int | None, part: str
 ) -> None:
     """Whichever file is damaged: the error says so, whether Spark reads the table or not."""
@@ -258,7 +262,7 @@ def test_every_file_of_a_table_counts(
         assert "Java" not in str(found)
 
 
-def test_a_flipped_bit_is_found_without_a_second_file(project: Project, warehouse: Path) -> None:
+def test_a_flipped_bit_is_found_without_checksum_files(project: Project, warehouse: Path) -> None:
     """Parquet's own checksums detect it, with Spark and without. Hadoop writes no .crc files."""
     lake = project.lake()
     lake.prepare()
@@ -275,7 +279,7 @@ def test_a_flipped_bit_is_found_without_a_second_file(project: Project, warehous
         assert re.fullmatch(r"its data cannot be read: .+ is damaged or missing", found.what)
 
 
-def test_a_damaged_table_is_put_aside_in_a_catalog_of_names(
+def test_a_damaged_table_is_quarantined_in_a_catalog_of_names(
     spark: SparkSession, postgres_database: Database, tmp_path: Path
 ) -> None:
     """If the catalog stores the tables' names, a new table can have the damaged table's name."""

@@ -26,7 +26,7 @@ def _freed(shop: Shop) -> dict[str, Any]:
     return shop.freed(shop.compact(VERSIONS, "--expire-days", "0", *ORDERS_ONLY))
 
 
-def test_a_snapshot_that_lags_finds_what_it_has_not_merged(shop: Shop) -> None:
+def test_versions_that_a_snapshot_has_not_merged_are_kept(shop: Shop) -> None:
     shop.model("lagging", "deduped_latest")
     for _ in range(3):
         shop.change()
@@ -50,7 +50,7 @@ def test_a_snapshot_that_lags_finds_what_it_has_not_merged(shop: Shop) -> None:
     assert _rows(shop, "lagging") == merged
 
 
-def test_of_a_history_only_repeated_rows_go(shop: Shop) -> None:
+def test_for_a_history_only_repeated_rows_are_removed(shop: Shop) -> None:
     project = shop.project
     options = {"cursor_field": "at", "redelivered_rows": "append", "lookback": "2 minutes"}
     project.jdbc(shop.database, ["orders"], table_options={"orders": options})
@@ -90,7 +90,7 @@ def test_a_snapshot_of_another_key_keeps_all_versions(shop: Shop) -> None:
     assert shop.versions() == before
 
 
-def test_time_travel_from_the_horizon_on(shop: Shop) -> None:
+def test_time_travel_before_the_removal_limit_is_refused(shop: Shop) -> None:
     for batch in (3, 4):
         shop.dbt.write(
             f"models/as_of_{batch}.sql",
@@ -110,7 +110,7 @@ def test_time_travel_from_the_horizon_on(shop: Shop) -> None:
     assert _rows(shop, "as_of_4") == before
 
 
-def test_what_a_dropped_raw_table_no_longer_has_leaves(shop: Shop) -> None:
+def test_keys_missing_from_a_recreated_raw_table_are_removed(shop: Shop) -> None:
     shop.model("latest", "deduped_latest")
     shop.database.execute("delete from orders where id = 3")
     shop.project.spark.sql(f"drop table {shop.project.schema}.orders")

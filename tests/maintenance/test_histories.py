@@ -54,7 +54,7 @@ def removed(
     floor=st.sampled_from([None, 1, 3, 9, 9]),
     repeated=st.booleans(),
 )
-def test_snapshots_and_histories_stay_what_they_are(
+def test_snapshots_and_histories_are_unchanged(
     spark: SparkSession,
     drawn: Any,
     generation: tuple[int, ...],
@@ -86,7 +86,7 @@ def test_snapshots_and_histories_stay_what_they_are(
     floor=st.integers(1, 3),
     low=st.integers(0, 2),
 )
-def test_a_redelivery_is_told_as_before(
+def test_redelivered_rows_are_still_detected(
     spark: SparkSession,
     authoritative: bool,
     drawn: Any,

@@ -14,7 +14,7 @@ REFUSED: list[tuple[str, str, str]] = [
 ]
 
 
-def test_refused_with_what_to_do(shop: Shop) -> None:
+def test_other_tables_are_refused_with_a_remedy(shop: Shop) -> None:
     project = shop.project
     before = project.snapshots("orders"), project.snapshots("_cq_state")
     for name, table, said in REFUSED:
@@ -22,7 +22,7 @@ def test_refused_with_what_to_do(shop: Shop) -> None:
     assert (project.snapshots("orders"), project.snapshots("_cq_state")) == before
 
 
-def test_a_snapshot_table_is_kept_and_still_knows_what_it_covers(shop: Shop) -> None:
+def test_a_snapshot_table_keeps_its_rows_and_its_watermark(shop: Shop) -> None:
     shop.model("latest", "deduped_latest")
     for _ in range(3):
         shop.change()

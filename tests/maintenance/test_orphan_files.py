@@ -32,7 +32,7 @@ def _left(folder: Path, name: str, age: float) -> Path:
     return stray
 
 
-def test_files_of_killed_runs_go_once_they_are_old(shop: Shop, warehouse: Path) -> None:
+def test_old_files_of_killed_runs_are_deleted(shop: Shop, warehouse: Path) -> None:
     shop.project.run()
     lake = warehouse / shop.project.schema
     data = lake / "orders" / "data"
@@ -76,7 +76,7 @@ def test_files_of_killed_runs_go_once_they_are_old(shop: Shop, warehouse: Path) 
     assert shop.project.run().table("shop.orders")["status"] == "synced"
 
 
-def test_a_batch_that_was_staged_and_never_published_goes(shop: Shop) -> None:
+def test_a_batch_that_was_never_published_is_removed(shop: Shop) -> None:
     lake = shop.project.lake().for_thread()
     rows = lake.frame("orders").limit(1).drop("_cq_batch").selectExpr("*", "bigint(6) as _cq_batch")
     stage_batch(lake, "orders", rows, 6, {"state": "{}", "sync": {}})
@@ -91,7 +91,7 @@ def test_a_batch_that_was_staged_and_never_published_goes(shop: Shop) -> None:
     assert shop.project.run().table("shop.orders")["batch"] == 6
 
 
-def test_comparisons_are_kept_small_like_state(shop: Shop) -> None:
+def test_old_comparisons_are_removed_like_old_states(shop: Shop) -> None:
     """By default, each bucket keeps its ten newest comparisons."""
     project = shop.project
     assert project.loader("reconcile", "--buckets", "2").code == 0
@@ -195,7 +195,7 @@ def test_snapshots_expire_by_their_age_unless_they_have_a_name(shop: Shop) -> No
 
 
 @pytest.mark.parametrize("kind", ["tag", "branch"])
-def test_what_a_name_keeps_was_not_left_over(shop: Shop, kind: str) -> None:
+def test_files_of_tags_and_branches_are_no_orphans(shop: Shop, kind: str) -> None:
     """Compaction expires the commits between a tag and the newest one, so nothing links the two."""
     raw = f"{shop.project.schema}.orders"
     shop.change()

@@ -157,7 +157,7 @@ def test_a_chain_that_begins_again(tmp_path: Path, key: keys.Key, chain: list[Re
     ]
 
 
-def test_gaps_are_reported_but_are_no_problem(tmp_path: Path, key: keys.Key) -> None:
+def test_gaps_are_warnings_not_errors(tmp_path: Path, key: keys.Key) -> None:
     """Receipts start with batch 4, are off for batches 5 and 6, and 8 to 9 are rolled back."""
     fourth = keys.sign(4, None, key)
     seventh = keys.sign(7, fourth, key)
@@ -186,7 +186,7 @@ def test_a_new_key(tmp_path: Path, key: keys.Key, chain: list[Receipt]) -> None:
     assert len(keys.verify(path, rotated).errors) == 500
 
 
-def test_a_line_that_is_no_receipt(tmp_path: Path, key: keys.Key, chain: list[Receipt]) -> None:
+def test_a_line_that_is_not_a_receipt(tmp_path: Path, key: keys.Key, chain: list[Receipt]) -> None:
     envelope = json.loads(chain[1].envelope)
     payload = base64.b64decode(envelope["payload"]).replace(b'"rows": 2', b'"rows": Infinity')
     envelope["payload"] = base64.b64encode(payload).decode()
@@ -216,7 +216,7 @@ def test_a_wrong_public_key(
     assert error.startswith(f"--key {path}: {problem}. ")
 
 
-def test_no_receipt(tmp_path: Path, key: keys.Key) -> None:
+def test_a_file_without_receipts(tmp_path: Path, key: keys.Key) -> None:
     ran = keys.verify(keys.write(tmp_path / "receipts", []), key)
     assert (ran.code, len(ran.errors)) == (2, 1)
     assert "there are no receipts" in ran.text

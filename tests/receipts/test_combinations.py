@@ -135,7 +135,7 @@ def _serve(project: Project, *sessions: dict[str, Any]) -> None:
     assert bridge.errors == [None] * len(sessions)
 
 
-def test_catalogs(
+def test_each_kind_of_catalog(
     project: Project, postgres_database: Database, tmp_path: Path, shared_lake: Lake
 ) -> None:
     """Each kind of catalog stores the receipt with the batch."""

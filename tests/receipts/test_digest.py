@@ -45,7 +45,7 @@ def _digest(rows: DataFrame, columns: t.StructType) -> RowsDigest:
     return digest
 
 
-def test_every_value_counts(spark: SparkSession, columns: t.StructType) -> None:
+def test_every_value_changes_the_digest(spark: SparkSession, columns: t.StructType) -> None:
     """Each row is a batch of its own, and differs from the first row in one value."""
     rows = [ROW]
     for place, value in enumerate(OTHER):
@@ -63,7 +63,7 @@ def test_every_value_counts(spark: SparkSession, columns: t.StructType) -> None:
     assert same == {0, *changed_flags}
 
 
-def test_the_order_of_rows_does_not_count_but_their_number_does(spark: SparkSession) -> None:
+def test_the_number_of_rows_changes_the_digest_their_order_does_not(spark: SparkSession) -> None:
     rows = spark.range(10_000).selectExpr("id", "'n' || id as note", "1L as _cq_batch")
     digest = _digest(rows, rows.schema)
     assert digest.rows == 10_000

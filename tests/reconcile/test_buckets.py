@@ -45,7 +45,7 @@ def _buckets(*parts: tuple[int, ...]) -> list[Bucket]:
     return [Bucket(number, 10, 10, found) for number, found in enumerate(parts)]
 
 
-def test_what_is_looked_at_is_as_little_as_an_sql_list_can_name() -> None:
+def test_only_differing_parts_are_read_if_a_list_can_name_them() -> None:
     assert find_smallest_share(_buckets((), (), ()), 3, 2) is None
     assert find_smallest_share(_buckets((0, 3), (), (5,)), 3, 2) == KeySelection(6, (0, 3, 5))
     many = tuple(range(0, 3 * 5000, 3))
@@ -57,7 +57,7 @@ def test_what_is_looked_at_is_as_little_as_an_sql_list_can_name() -> None:
     ("rows", "deletes", "doubted"),
     [(0, 0, False), (1, 1, True), (9, 1, True), (10, 1, False), (100, 10, False), (100, 11, True)],
 )
-def test_more_than_a_tenth_of_the_rows_is_not_taken_for_deleted(
+def test_more_than_a_tenth_of_deleted_rows_is_doubted(
     rows: int, deletes: int, doubted: bool
 ) -> None:
     compared = VerifiedBucket("r", "shop", "t", 0, 2, now(), rows, rows, missed_deletes=deletes)

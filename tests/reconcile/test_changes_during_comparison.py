@@ -65,7 +65,7 @@ def test_a_comparison_dates_from_before_its_snapshot(
     assert project.rows(stored)[0][0] < written[0].timestamp()
 
 
-def test_what_a_replica_replays_meanwhile_is_no_difference(
+def test_changes_that_a_replica_replays_are_no_differences(
     project: Project, primary: Postgres
 ) -> None:
     """This includes rows of late commits, whose cursors are below the last one."""

@@ -273,7 +273,7 @@ def test_tables_of_any_width(project: Project, postgres_database: Database, colu
         assert _equal(comparison)
 
 
-def test_values_that_the_driver_brings_as_others(
+def test_values_that_the_driver_shifts_are_no_differences(
     project: Project, mariadb_database: Database
 ) -> None:
     # The driver shifts times before the calendar reform: the checksums differ, but not the rows.

@@ -15,7 +15,7 @@ STEPS = ["prepared", "staged", "published"]
 
 
 @pytest.mark.slow
-def test_killed_in_a_repair(
+def test_a_repair_killed_at_each_step(
     project: Project, postgres_database: Database, workers: Workers
 ) -> None:
     """Three tables, each killed at a different step."""

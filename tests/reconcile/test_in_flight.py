@@ -126,7 +126,7 @@ def test_writers_of_mariadb_make_no_false_difference(
     assert missed(reconcile(project), "shop.events") == nothing()
 
 
-def test_a_transaction_that_is_open_meanwhile(
+def test_a_transaction_that_is_open_during_the_comparison(
     project: Project, postgres_database: Database
 ) -> None:
     postgres_database.execute(

@@ -50,7 +50,7 @@ def test_what_cursors_cannot_see_is_found_and_repaired(project: Project, shop: S
 
 
 @pytest.mark.parametrize("shop", ["postgresql"], indirect=True)
-def test_a_deleted_row_that_comes_back(project: Project, shop: Shop) -> None:
+def test_a_deleted_row_that_is_inserted_again(project: Project, shop: Shop) -> None:
     shop.open(project)
     shop.execute("delete from orders where id in (20, 21, 22)")
     assert missed(reconcile(project, "--repair")) == {**nothing(), "missed_deletes": 3}
@@ -135,7 +135,7 @@ def test_what_differs_is_reported_and_buckets_take_turns(project: Project, shop:
 
 
 @pytest.mark.parametrize("shop", ["postgresql"], indirect=True)
-def test_a_table_that_differs_all_over(project: Project, shop: Shop) -> None:
+def test_a_table_in_which_every_row_differs(project: Project, shop: Shop) -> None:
     # more keys than a query lists one by one
     shop.execute("create table notes (id int primary key, note varchar(20), c int)")
     for start in range(0, 2500, 500):

@@ -90,7 +90,7 @@ def test_a_run_repairs_what_cursors_cannot_see(project: Project, shop: Shop) -> 
     assert _compared(project) == [(128, 64, TOTAL + 2, True)]
 
 
-def test_each_part_has_its_turn(
+def test_each_part_is_compared_in_turn(
     project: Project, shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two runs compare one part each, while rows change. A third run starts again."""
@@ -120,7 +120,7 @@ def test_each_part_has_its_turn(
 
 
 @pytest.mark.parametrize("shop", ["postgresql"], indirect=True)
-def test_what_stands_in_its_way(project: Project, shop: Shop) -> None:
+def test_many_deletes_and_foreign_histories(project: Project, shop: Shop) -> None:
     shop.open(project, reconcile=AT_ONCE)
     # too many deletes
     shop.execute("delete from orders where id > 150")
@@ -147,9 +147,7 @@ def test_what_stands_in_its_way(project: Project, shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("shop", ["postgresql"], indirect=True)
-def test_many_missing_rows_count_as_not_compared_until_they_are_repaired(
-    project: Project, shop: Shop
-) -> None:
+def test_too_many_missing_rows_are_compared_again_in_each_run(project: Project, shop: Shop) -> None:
     shop.open(project, reconcile={"every": "1 day", "budget": "100 %"})
     project.run()
     assert _compared(project) == [(64, 64, 0, False)]
@@ -208,7 +206,7 @@ def test_differences_that_a_report_found_are_compared_by_the_next_run(
 
 
 @pytest.mark.parametrize("shop", ["postgresql"], indirect=True)
-def test_a_full_refresh_and_another_key_begin_anew(project: Project, shop: Shop) -> None:
+def test_a_full_refresh_or_another_key_restarts_the_rotation(project: Project, shop: Shop) -> None:
     shop.open(project)
     reconcile(project)
     assert _verified_until(project) is not None
@@ -259,7 +257,7 @@ def test_tables_that_cannot_be_compared(project: Project, postgres_database: Dat
 
 
 @pytest.mark.slow
-def test_killed_in_a_repair(
+def test_repairs_killed_at_each_step(
     project: Project,
     postgres_database: Database,
     workers: Workers,

@@ -22,7 +22,7 @@ from tests.sync.project import Project
 
 
 @pytest.mark.parametrize("shop", ["postgresql"], indirect=True)
-def test_many_deletes_are_not_believed(project: Project, shop: Shop) -> None:
+def test_many_deletes_are_not_repaired(project: Project, shop: Shop) -> None:
     shop.execute("create table notes (id int primary key, note varchar(20), c int)")
     rows = ", ".join(f"({i}, 'a', {i})" for i in range(1, 21))
     shop.execute(f"insert into notes values {rows}")
@@ -80,7 +80,7 @@ def test_a_repair_refuses_what_a_sync_refuses(
 
 
 @pytest.mark.parametrize("shop", ["postgresql", "derby"], indirect=True)
-def test_values_that_somebody_changed_in_raw(project: Project, shop: Shop) -> None:
+def test_values_changed_in_the_raw_table_are_repaired(project: Project, shop: Shop) -> None:
     """The stored hashes of such rows still equal those of the source's rows."""
     shop.execute("create table notes (id int primary key, note varchar(20), c int)")
     rows = ", ".join(f"({i}, 'a', {i})" for i in range(1, 31))
@@ -114,7 +114,7 @@ def test_values_that_somebody_changed_in_raw(project: Project, shop: Shop) -> No
     assert_repaired(30)
 
 
-def test_rows_that_no_sync_reads_are_not_judged(
+def test_rows_below_the_initial_cursor_are_not_compared(
     project: Project, postgres_database: Database
 ) -> None:
     postgres_database.execute(
@@ -164,7 +164,7 @@ class Phase:
     def warn(self, table: str, text: str) -> None: ...
 
 
-def test_a_table_that_is_emptied_and_filled_meanwhile(
+def test_a_table_that_is_rewritten_during_the_comparison(
     project: Project, postgres_database: Database
 ) -> None:
     postgres_database.execute(

@@ -69,7 +69,9 @@ def test_a_view_whose_key_the_spec_declares(project: Project, postgres_database:
     assert _equal(project, "shop.v")
 
 
-def test_what_cannot_be_compared_is_named(project: Project, postgres_database: Database) -> None:
+def test_columns_and_tables_that_cannot_be_compared_are_named(
+    project: Project, postgres_database: Database
+) -> None:
     postgres_database.execute(
         "create table keyless (note text, at timestamptz)",
         "insert into keyless values ('a', now())",
@@ -97,7 +99,7 @@ def test_what_cannot_be_compared_is_named(project: Project, postgres_database: D
     assert "full_refresh reads all rows" in reported
 
 
-def test_what_the_spec_chooses_and_a_table_that_fails(
+def test_selected_tables_and_a_table_that_fails(
     project: Project, postgres_database: Database
 ) -> None:
     for name in ("a", "b"):
@@ -171,7 +173,7 @@ def test_rows_that_the_source_marks_deleted(project: Project, postgres_database:
     assert missed(reconcile(project), "shop.t") == nothing()
 
 
-def test_a_column_that_became_another_type(project: Project, postgres_database: Database) -> None:
+def test_a_column_whose_type_changed(project: Project, postgres_database: Database) -> None:
     postgres_database.execute(
         "create table t (id int primary key, n int, wide int, at timestamptz)",
         "insert into t select i, i, i, now() - i * interval '1 day' from generate_series(1, 9) i",

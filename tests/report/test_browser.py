@@ -107,7 +107,9 @@ class Watched:
 
 @pytest.mark.parametrize("screen", SCREENS)
 @pytest.mark.parametrize("name", REPORTS)
-def test_a_page_on_a_screen(browser: Browser, pictures: Path, name: str, screen: str) -> None:
+def test_layout_and_contrast_on_each_screen(
+    browser: Browser, pictures: Path, name: str, screen: str
+) -> None:
     watched = Watched(browser, (pictures / f"{name}.html").as_uri(), **SCREENS[screen])
     page = watched.page
     assert page.evaluate("document.documentElement.scrollWidth") <= page.viewport_size["width"]  # type: ignore[index]
@@ -191,7 +193,7 @@ def test_keyboard(browser: Browser, pictures: Path) -> None:
     watched.close()
 
 
-def test_a_change_to_dark_is_drawn(browser: Browser, pictures: Path) -> None:
+def test_charts_are_redrawn_in_dark_mode(browser: Browser, pictures: Path) -> None:
     watched = Watched(browser, (pictures / "good.html").as_uri(), **SCREENS["desktop"])
     page = watched.page
     before = page.locator(".chart canvas").first.evaluate("canvas => canvas.toDataURL()")

@@ -74,7 +74,7 @@ def test_a_table_that_fails_leaves_the_others_materialized(
     assert data.error is not None
 
 
-def test_only_errors_that_may_pass_by_themselves_are_retried(shop: Project) -> None:
+def test_only_temporary_errors_are_retried(shop: Project) -> None:
     assets = build_assets(
         shop.folder / "loader.yml", ["shop.orders"], retry_policy=dg.RetryPolicy(max_retries=1)
     )

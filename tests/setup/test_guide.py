@@ -15,7 +15,7 @@ from tests.setup.pages import GUIDE, README, ROOT, blocks, commands, named
 from tests.sync.project import Project
 
 
-def test_the_readme_shows_what_the_guide_does() -> None:
+def test_the_readme_has_the_examples_of_the_guide() -> None:
     """So the test that runs the guide's commands covers the README, too."""
     for language, name in (
         ("yaml", "loader.yml"),
@@ -33,7 +33,7 @@ def test_the_readme_shows_what_the_guide_does() -> None:
             assert "lookback:" not in block, f"{page}: no example needs one"
 
 
-def test_the_package_in_a_project_that_you_have(tmp_path: Path) -> None:
+def test_the_package_in_an_existing_project(tmp_path: Path) -> None:
     (tmp_path / "packages.yml").write_text(named(GUIDE, "yaml", "packages.yml"))
     [wiring] = [b for b in blocks(GUIDE, "yaml") if b.startswith("# dbt_project.yml")]
     given = "name: your_project\nversion: '1.0.0'\nprofile: strandline\n"

@@ -153,7 +153,7 @@ def followed(
     return Followed(ran.stdout, folder / "lakehouse")
 
 
-def test_the_guide_is_followed_to_the_letter(followed: Followed) -> None:
+def test_the_commands_give_the_results_in_the_guide(followed: Followed) -> None:
     said, lakehouse = followed.said, followed.lakehouse
     line = find_spark().line
     assert f"Iceberg: {line.iceberg.file_name} is installed" in said

@@ -109,7 +109,9 @@ def test_a_cached_jar_that_was_changed_is_refused(cache: Path) -> None:
         jars.provide_driver(DRIVER, _silent)
 
 
-def test_without_network_it_says_how_else(mirror: tuple[str, Path], cache: Path) -> None:
+def test_without_network_the_error_names_alternatives(
+    mirror: tuple[str, Path], cache: Path
+) -> None:
     with pytest.raises(SpecError) as refused:
         jars.provide_jar(JAR, _silent)
     assert f"jar {JAR.file_name}: {_UNREACHABLE}/org/postgresql/" in str(refused.value)
@@ -147,7 +149,7 @@ def test_the_mirror_of_mavens_settings_is_used(
     assert jars.provide_jar(JAR, _silent) == cache / JAR.file_name
 
 
-def test_a_jar_of_the_system_is_not_used_beside_the_pinned_one(
+def test_a_system_jar_is_not_used_together_with_the_pinned_one(
     mirror: tuple[str, Path], cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "postgresql.jar").write_bytes(b"the system's")
@@ -161,7 +163,7 @@ def test_a_jar_of_the_system_is_not_used_beside_the_pinned_one(
     assert jars.find_drivers() == [cache / JAR.file_name]  # one version on the class path
 
 
-def test_somebodys_own_jar_is_linked(cache: Path, tmp_path: Path) -> None:
+def test_a_users_own_jar_is_linked(cache: Path, tmp_path: Path) -> None:
     (tmp_path / "oracle.jar").write_bytes(b"oracle")
     assert jars.link_jar(tmp_path / "oracle.jar") == "oracle.jar linked"
     assert jars.link_jar(tmp_path / "oracle.jar") == "oracle.jar is installed"
@@ -184,7 +186,7 @@ def test_a_folder_that_cannot_be_written_is_one_error(
     setup.provide_jars({"spark.jars": "iceberg-spark-runtime.jar"}, ["jdbc:postgresql:x"], _silent)
 
 
-def test_what_an_image_lacks_goes_into_the_cache(
+def test_a_folder_of_jars_that_cannot_be_created_is_replaced_by_the_cache(
     mirror: tuple[str, Path], cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address, file = mirror
@@ -212,9 +214,7 @@ def test_a_user_without_a_home_needs_a_folder_of_jars(
     assert jars.find_drivers() == [tmp_path / "oracle.jar"]
 
 
-def test_relative_folders_are_those_of_the_working_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_are_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process that records the class archive has another working folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(jars.CACHE_VARIABLE, "cache")
@@ -371,7 +371,7 @@ def test_a_mirror_in_mavens_settings_gets_its_servers_password(
     assert (base64.b64decode(sent).decode() or None) == user
 
 
-def test_two_setups_at_once_do_not_meet(
+def test_concurrent_setups_do_not_interfere(
     mirror: tuple[str, Path], cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address, file = mirror
@@ -383,7 +383,7 @@ def test_two_setups_at_once_do_not_meet(
     assert [path.name for path in cache.iterdir()] == [JAR.file_name]
 
 
-def test_another_version_of_a_pinned_driver_is_said_to_be_unused(
+def test_another_version_of_a_pinned_driver_is_reported_as_unused(
     cache: Path, tmp_path: Path
 ) -> None:
     cache.mkdir(parents=True)

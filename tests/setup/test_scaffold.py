@@ -62,7 +62,7 @@ def test_a_project_for_a_cluster(tmp_path: Path) -> None:
     assert any("loader setup postgresql aws" in line for line in reported)
 
 
-def test_dbt_deps_takes_the_same_package(tmp_path: Path) -> None:
+def test_dbt_deps_links_the_installed_package(tmp_path: Path) -> None:
     _create(tmp_path)
 
     done = _dbt(tmp_path, "deps")
@@ -71,7 +71,7 @@ def test_dbt_deps_takes_the_same_package(tmp_path: Path) -> None:
     assert (tmp_path / "dbt_packages" / "strandline").resolve() == package_folder()
 
 
-def test_a_project_that_is_there_gets_what_it_lacks(tmp_path: Path) -> None:
+def test_an_existing_project_gets_the_missing_files(tmp_path: Path) -> None:
     own = {"dbt_project.yml": "name: mine\n", "packages.yml": "packages: []\n"}
     for name, text in own.items():
         (tmp_path / name).write_text(text)
@@ -93,7 +93,7 @@ def test_a_project_that_is_there_gets_what_it_lacks(tmp_path: Path) -> None:
         _create(tmp_path)
 
 
-def test_a_gitignore_that_is_there_is_kept(tmp_path: Path) -> None:
+def test_an_existing_gitignore_is_kept(tmp_path: Path) -> None:
     (tmp_path / ".gitignore").write_text("*.log\n")
 
     reported = _create(tmp_path)
@@ -102,7 +102,7 @@ def test_a_gitignore_that_is_there_is_kept(tmp_path: Path) -> None:
     assert any(line.startswith("kept .gitignore: add .cq/") for line in reported)
 
 
-def test_setup_mends_the_link_in_a_clone_of_the_project(tmp_path: Path) -> None:
+def test_setup_restores_links_and_profile_in_a_clone(tmp_path: Path) -> None:
     _create(tmp_path)
     ignored = (tmp_path / ".gitignore").read_text().split()
     profile = tmp_path / "profiles.yml"
@@ -122,7 +122,7 @@ def test_setup_mends_the_link_in_a_clone_of_the_project(tmp_path: Path) -> None:
     assert _warehouse(tmp_path) == f"{tmp_path}/warehouse"
 
 
-def test_setup_writes_no_profile_beside_the_users_own(
+def test_setup_writes_no_profile_if_the_user_has_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clone, home = tmp_path / "clone", tmp_path / "home"
@@ -189,7 +189,7 @@ def test_setup_leaves_other_projects_alone(tmp_path: Path) -> None:
         ("--", "project"),
     ],
 )
-def test_the_projects_name_is_one_that_dbt_takes(folder: str, name: str) -> None:
+def test_the_projects_name_is_valid_in_dbt(folder: str, name: str) -> None:
     assert setup.project_name(Path("/data") / folder) == name
 
 
@@ -211,7 +211,7 @@ def test_the_templates_wire_the_package(tmp_path: Path) -> None:
     assert source["spec"]["destinations"] == [destination["spec"]["name"]]
 
 
-def test_the_wheel_brings_the_package_without_the_demo(wheel: Path, tmp_path: Path) -> None:
+def test_the_wheel_contains_the_package_without_the_demo(wheel: Path, tmp_path: Path) -> None:
     installed = tmp_path / "installed"
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()

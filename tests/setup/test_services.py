@@ -52,7 +52,7 @@ def test_mariadb_checks_passwords(mariadb_database: Database) -> None:
         )
 
 
-def test_each_server_has_a_zone_of_its_own(
+def test_each_server_has_its_own_time_zone(
     postgres_database: Database, mariadb_database: Database
 ) -> None:
     assert postgres_database.query("show timezone") == [("America/New_York",)]

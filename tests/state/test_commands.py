@@ -108,7 +108,7 @@ def test_an_export_that_fails_leaves_the_one_before(
     assert file.read_text("utf-8") == before
 
 
-def test_an_export_moves_to_another_backend_as_it_is(shop: Project, tmp_path: Path) -> None:
+def test_an_export_moves_to_another_backend_unchanged(shop: Project, tmp_path: Path) -> None:
     file = tmp_path / "état.jsonl"
     lines = _export(shop, file)
     assert [(line["key"], line["version"]) for line in lines] == [
@@ -130,7 +130,7 @@ def test_an_export_moves_to_another_backend_as_it_is(shop: Project, tmp_path: Pa
     assert shop.run().table("shop.orders")["status"] == "nothing new"
 
 
-def test_an_import_never_goes_over_newer_versions_by_itself(shop: Project, tmp_path: Path) -> None:
+def test_an_import_replaces_newer_versions_only_with_force(shop: Project, tmp_path: Path) -> None:
     file = tmp_path / "state.jsonl"
     older = _export(shop, file)[:5]
     refused = _import(shop, file, older)
@@ -185,7 +185,7 @@ def test_an_import_takes_all_or_nothing(shop: Project, tmp_path: Path) -> None:
     ]
 
 
-def test_two_values_of_one_version_are_told_and_the_safe_one_counts(shop: Project) -> None:
+def test_the_safest_of_two_values_of_one_version_is_used(shop: Project) -> None:
     shop.spark.sql(
         f"""
         insert into {shop.schema}._cq_state

@@ -94,7 +94,7 @@ def _syncs(project: Project) -> list[tuple[object, ...]]:
     )
 
 
-def test_dropped_state_and_ledger_are_made_anew(
+def test_dropped_state_and_ledger_are_rebuilt(
     shop: Project, spark: SparkSession, tmp_path: Path
 ) -> None:
     before = _states(shop), _syncs(shop)
@@ -119,7 +119,7 @@ def test_dropped_state_and_ledger_are_made_anew(
     assert _without_marks(_states(shop)) == _without_marks(before[0])
 
 
-def test_the_selected_table_only(shop: Project, spark: SparkSession) -> None:
+def test_only_the_selected_table_is_rebuilt(shop: Project, spark: SparkSession) -> None:
     spark.sql(f"drop table {shop.schema}._cq_syncs")
     made = shop.loader("state", "rebuild", "--select", "shop.it*")
     assert [(e["table"], e["states_added"], e["syncs_added"]) for e in made.events] == [
@@ -134,7 +134,7 @@ def test_the_selected_table_only(shop: Project, spark: SparkSession) -> None:
     assert busy.errors[0].startswith("table shop.orders: a run is syncing this table.")
 
 
-def test_a_state_that_says_something_else_follows_the_newest_commit(
+def test_a_wrong_state_is_replaced_by_that_of_the_newest_commit(
     shop: Project, spark: SparkSession
 ) -> None:
     right = shop.state("shop.orders")
@@ -153,7 +153,7 @@ def test_a_state_that_says_something_else_follows_the_newest_commit(
     assert shop.state("shop.orders") == right
 
 
-def test_expired_commits_are_told_by_their_rows(
+def test_expired_commits_are_rebuilt_from_their_rows(
     shop: Project, spark: SparkSession, tmp_path: Path
 ) -> None:
     before = _syncs(shop)
@@ -209,7 +209,7 @@ def test_an_expired_repair_is_not_taken_for_a_full_refresh(
     assert [mode == "full_refresh" for _, mode in before] == [False, False, True, False, False]
 
 
-def test_where_the_newest_commit_has_expired_everything_is_read_again_and_said_so(
+def test_if_the_newest_commit_has_expired_all_rows_are_read_again(
     shop: Project, spark: SparkSession
 ) -> None:
     lake = shop.lake()
@@ -240,7 +240,7 @@ def test_where_the_newest_commit_has_expired_everything_is_read_again_and_said_s
     assert (again.events[0]["states_added"], again.warnings) == (0, [])
 
 
-def test_into_another_backend(shop: Project) -> None:
+def test_states_are_rebuilt_in_another_backend(shop: Project) -> None:
     before = [state for state in _states(shop) if state[0] == "shop.orders"]
     shop.sources[0] |= {"backend": "local", "backend_spec": {"path": "cursors"}}
     shop.write()

@@ -56,7 +56,7 @@ def _libpq(database: Database) -> str:
 @pytest.mark.parametrize(
     "backend", ["sqlite", "postgresql", "postgresql key=value", "redis", "local"]
 )
-def test_a_source_is_synced_with_its_cursors_elsewhere(
+def test_a_source_is_synced_with_its_state_in_another_store(
     shop: Project, postgres_database: Database, redis_server: Redis, backend: str
 ) -> None:
     if backend == "local":
@@ -119,7 +119,7 @@ def test_two_lakes_that_share_a_store_skip_nothing(
     assert shop.run().table("shop.orders")["status"] == "nothing new"
 
 
-def test_a_cursor_that_is_set_in_a_shared_store_is_the_one_of_this_lake(
+def test_a_cursor_set_in_a_shared_store_belongs_to_this_lake(
     shop: Project, postgres_database: Database
 ) -> None:
     """Even if the other lake has written the newest state."""
@@ -184,7 +184,7 @@ def test_a_state_store_that_is_down_fails_its_source_only(
         assert postgres_database.password not in text
 
 
-def test_a_store_that_goes_away_between_data_and_state_is_caught_up_with(
+def test_a_state_that_was_lost_after_its_data_is_recovered(
     shop: Project, redis_server: Redis, postgres_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from loader.sync import publish
@@ -301,7 +301,7 @@ def test_a_missing_package_is_named_with_its_remedy(
         ("redis", "redis://:hunter22/x@h", "write `/` as %2F"),
     ],
 )
-def test_a_wrong_connection_string_is_told_without_its_password(
+def test_a_wrong_connection_string_is_reported_without_its_password(
     tmp_path: Path, path: str, connection: str, reported: str
 ) -> None:
     with pytest.raises(SpecError, match=reported) as raised:
@@ -324,7 +324,7 @@ class Mine(LocalState):
 """
 
 
-def test_a_package_may_bring_a_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_may_provide_a_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "their_state.py").write_text(PLUGIN)
     monkeypatch.syspath_prepend(str(tmp_path))
     theirs = EntryPoint("mine", "their_state:Mine", "strandline.state")

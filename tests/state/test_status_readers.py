@@ -210,7 +210,7 @@ def test_both_readers_give_the_same_answers(shop: Project) -> None:
     assert {row["rows_at_cursor"] for row in in_folder[0][0][1]} == {None}
 
 
-def test_while_runs_commit_each_answer_is_one_snapshots(shop: Project) -> None:
+def test_each_read_sees_one_snapshot_while_runs_commit(shop: Project) -> None:
     ledger, tables = Ledger(shop.lake()), FolderTables(_warehouse(shop), shop.schema)
     done = threading.Event()
     columns = {"batch": "long"}
@@ -256,7 +256,7 @@ def test_the_newest_metadata_is_found_as_spark_finds_it(shop: Project) -> None:
     hint.write_text(str(newest))
 
 
-def test_what_is_wrong_with_a_table_is_left_to_spark(shop: Project) -> None:
+def test_damaged_tables_are_left_to_spark(shop: Project) -> None:
     folder = _warehouse(shop) / shop.schema / TABLE / "metadata"
     newest = max(folder.glob("v*.metadata.json"), key=lambda path: int(path.name.split(".")[0][1:]))
     whole = newest.read_bytes()
@@ -276,7 +276,7 @@ def test_what_is_wrong_with_a_table_is_left_to_spark(shop: Project) -> None:
     newest.write_bytes(whole)
 
 
-def test_no_other_machine_is_asked_for_files_that_metadata_names(shop: Project) -> None:
+def test_files_on_other_machines_are_not_read(shop: Project) -> None:
     folder = _warehouse(shop) / shop.schema / TABLE / "metadata"
     newest = max(folder.glob("v*.metadata.json"), key=lambda path: int(path.name.split(".")[0][1:]))
     whole = newest.read_text()
@@ -289,7 +289,7 @@ def test_no_other_machine_is_asked_for_files_that_metadata_names(shop: Project) 
     newest.write_text(whole)
 
 
-def test_no_spark_is_started_and_the_answer_comes_at_once(shop: Project) -> None:
+def test_no_spark_is_started_and_the_answer_is_quick(shop: Project) -> None:
     config = str(shop.folder / "loader.yml")
     code = (
         "import sys; from loader.cli import main\n"

@@ -150,7 +150,7 @@ def test_an_invalid_event_is_found() -> None:
         ("jdbc:oracle:thin:@(DESCRIPTION=(WALLET_PASSWORD=hunter2))", "t", "jdbc://s", "t"),
     ],
 )
-def test_a_name_of_a_database_table(url: str, table: str, namespace: str, name: str) -> None:
+def test_names_of_database_tables(url: str, table: str, namespace: str, name: str) -> None:
     source = SourceSpec.model_validate(
         {"name": "s", "path": "jdbc", "tables": ["*"], "destinations": ["d"], "spec": {"url": url}}
     )
@@ -159,7 +159,7 @@ def test_a_name_of_a_database_table(url: str, table: str, namespace: str, name: 
     assert "hunter2" not in str(named)
 
 
-def test_a_name_of_other_tables() -> None:
+def test_names_of_other_tables() -> None:
     options = {"path": "data", "table_options": {"notes": {"path": "notes/*.csv"}}}
     files = SourceSpec.model_validate(
         {"name": "s", "path": "file", "tables": ["*"], "destinations": ["d"], "spec": options}

@@ -76,7 +76,7 @@ def test_a_run_is_a_trace_of_tables_and_their_phases(
         assert spans["sync shop.items"].status.code == 0
 
 
-def test_a_run_goes_on_if_the_endpoint_does_not_answer(
+def test_a_run_continues_if_the_endpoint_does_not_answer(
     shop: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")

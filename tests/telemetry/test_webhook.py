@@ -69,7 +69,7 @@ def test_a_message_that_is_not_accepted_is_a_warning_without_the_url(
         assert "s3cret" not in text
 
 
-def test_an_overloaded_server_is_asked_again(receiver: Receiver) -> None:
+def test_a_request_to_an_overloaded_server_is_repeated(receiver: Receiver) -> None:
     receiver.answers = [503, 429]
     Webhook(receiver.url).send(Changes({"shop.orders": "an error"}, ()))
     assert len(receiver.bodies) == 3
@@ -90,7 +90,7 @@ def test_slack_gets_its_format(receiver: Receiver) -> None:
     }
 
 
-def test_a_loop_sends_changes_of_tables_sources_and_the_build() -> None:
+def test_a_daemon_sends_changes_of_tables_sources_and_the_build() -> None:
     hook = Webhook("http://localhost")
     error = TableError("it is gone", where="table shop.orders")
     failed = TableResult("shop.orders", "failed", error=error)
@@ -126,7 +126,7 @@ def test_a_source_that_is_paused_has_not_recovered() -> None:
     assert hook.find_changes(RunResult((back,)))[0].recovered == ("source crm",)
 
 
-def test_a_damaged_file_is_ignored(tmp_path: Path) -> None:
+def test_a_damaged_file_of_failures_is_ignored(tmp_path: Path) -> None:
     variables = {webhook.URL: "http://localhost"}
     (tmp_path / ".strandline").mkdir()
     (tmp_path / ".strandline" / "failing.json").write_text("{")
@@ -139,7 +139,7 @@ def test_a_damaged_file_is_ignored(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["https://hooks..slack.com/s3cret", "http://[::1/s3cret"])
-def test_a_url_that_no_request_can_have(url: str, tmp_path: Path) -> None:
+def test_an_unusable_url_is_an_error_that_does_not_show_it(url: str, tmp_path: Path) -> None:
     def send() -> None:
         hook = Webhook.from_environment({webhook.URL: url}, tmp_path / "loader.yml")
         assert hook is not None

@@ -23,7 +23,7 @@ def _packages(line: str) -> list[str]:
     return re.split(r" *[|│] *", re.split(r" {2,}", line.strip())[0])
 
 
-def test_the_picture_is_what_the_linter_checks() -> None:
+def test_the_diagram_shows_the_layers_that_the_linter_checks() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     [layers] = [
         contract["layers"]

@@ -82,7 +82,7 @@ def _audit(folder: Path, said: str, code: int = 0) -> subprocess.CompletedProces
         ([LOOKED_UP, SKIPPED], 2, "1 of 2 packages were not looked up (agate: "),
     ],
 )
-def test_what_the_audit_says(
+def test_exit_code_and_message(
     tmp_path: Path, found: list[dict[str, Any]], code: int, reported: str
 ) -> None:
     done = _audit(tmp_path, json.dumps({"dependencies": found, "fixes": []}), int(code == 1))
@@ -90,7 +90,7 @@ def test_what_the_audit_says(
     assert "Traceback" not in done.stderr
 
 
-def test_without_an_answer_it_fails_in_one_line(tmp_path: Path) -> None:
+def test_no_output_of_pip_audit_is_one_error(tmp_path: Path) -> None:
     done = _audit(tmp_path, "", 1)
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
@@ -108,7 +108,7 @@ def test_the_audit_asks_about_jars(tmp_path: Path, advisories: dict[str, list[st
     assert f"{driver}: GHSA-24rp-q3w6-vc56" in done.stdout.splitlines()
 
 
-def test_without_an_answer_about_jars_it_fails_in_one_line(
+def test_an_unreachable_database_of_advisories_is_one_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OSV_URL", "http://127.0.0.1:9")

@@ -44,7 +44,7 @@ def test_the_result_is_one_sentence(found: Audit, expected: str) -> None:
     assert found.sentence == expected
 
 
-def test_only_lag_is_equal() -> None:
+def test_lag_below_the_maximum_counts_as_equal() -> None:
     assert replace(BARE, lag=5).is_equal
     behind = replace(BARE, lag=5, behind=5, age=90000.0, max_lag=86400.0)
     assert not behind.is_equal

@@ -24,7 +24,7 @@ BEGUN = {"from": "1", "to": "50", "to_cursor": True, "done_to": "20"}
         (None, 50, True, None),
     ],
 )
-def test_it_goes_on_only_in_the_same_range(
+def test_it_resumes_only_with_the_same_range(
     change: dict[str, object] | None, high: int, open_end: bool, done: str | None
 ) -> None:
     whole = {"from": "1", "to": str(high), "to_cursor": open_end}

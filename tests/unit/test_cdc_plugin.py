@@ -25,12 +25,12 @@ def _own(kind: type[Snapshot]) -> set[str]:
     return {name for name in public if getattr(kind, name) is not getattr(Snapshot, name)}
 
 
-def test_what_either_answers_is_passed_on() -> None:
+def test_the_composite_snapshot_has_every_method_of_both() -> None:
     assert _own(LogSnapshot) | _own(JdbcSnapshot) <= _own(CompositeSnapshot)
     assert "has_more" in _own(LogSnapshot)
 
 
-def test_each_question_goes_to_the_snapshot_that_reads_the_table() -> None:
+def test_each_call_goes_to_the_snapshot_that_reads_the_table() -> None:
     class Answers:
         def __init__(self, name: str) -> None:
             self.name = name

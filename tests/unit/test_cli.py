@@ -116,7 +116,7 @@ def test_a_missing_variable(tmp_path: Path) -> None:
         ("kind: source\n spec: {a: b\n- x", "not valid YAML"),
     ],
 )
-def test_a_spec_that_is_none(tmp_path: Path, text: str | None, reported: str) -> None:
+def test_a_missing_or_invalid_spec(tmp_path: Path, text: str | None, reported: str) -> None:
     assert reported in _one_error(_loader(tmp_path, text))
 
 
@@ -132,14 +132,14 @@ def test_a_mistyped_command_or_option(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("group", [(), ("state",)])
-def test_the_list_of_commands_cuts_none_short(group: tuple[str, ...]) -> None:
+def test_help_shortens_no_description(group: tuple[str, ...]) -> None:
     shown = CliRunner().invoke(main, [*group, "--help"]).output
     commands = shown.partition("Commands:\n")[2].splitlines()
     assert commands
     assert all(line.endswith(".") and not line.endswith("...") for line in commands), shown
 
 
-def test_a_loop_accepts_no_key_change(tmp_path: Path) -> None:
+def test_a_daemon_accepts_no_key_change(tmp_path: Path) -> None:
     """Otherwise it would also accept later key changes, which nobody has reviewed."""
     result = _loader(tmp_path, None, "run", "--every", "30s", "--accept-key-change")
     assert result.exit_code == 2
@@ -180,7 +180,7 @@ def test_serve_ignores_a_plugins_options_and_refuses_typos(
 
 
 @pytest.mark.parametrize("given", [("run", "--quiet"), ("state", "list", "-c")])
-def test_an_option_of_all_commands_behind_one_says_where_it_stands(
+def test_a_global_option_after_the_command_says_where_to_put_it(
     tmp_path: Path, given: tuple[str, ...]
 ) -> None:
     refused = _loader(tmp_path, None, *given)
@@ -206,7 +206,7 @@ def test_tables_are_selected_by_one_option(tmp_path: Path) -> None:
         ("state", "rebuild"),
     ],
 )
-def test_a_lake_in_another_catalog_is_read_by_a_spark_of_one_thread(
+def test_a_lake_in_a_remote_catalog_is_read_by_a_local_spark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
     """Cluster executors take a minute to start, and these commands read only a few rows."""
@@ -244,7 +244,7 @@ def test_a_package_adds_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "Did you mean 'greet'?" in _loader(tmp_path, None, "gret").output
 
 
-def test_a_command_that_cannot_be_imported_breaks_no_other(
+def test_a_command_that_cannot_be_imported_affects_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -267,7 +267,7 @@ def test_a_command_that_cannot_be_imported_breaks_no_other(
         ("leaky", "raise ValueError('postgresql://u:s3cret@db')\n", "postgresql://***@db"),
     ],
 )
-def test_a_command_that_is_none_breaks_no_help_and_shows_no_secret(
+def test_an_invalid_command_breaks_no_help_and_shows_no_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: str, why: str
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -57,13 +57,13 @@ def _window(type_: CursorType, stored: Cursor | None = None, **more: object) -> 
         ("2026-03-01 00:00:00", 86400),
     ],
 )
-def test_a_unit_is_measured_from_what_a_time_lacks(text: str, unit: int) -> None:
+def test_a_unit_is_derived_from_trailing_zeros(text: str, unit: int) -> None:
     assert measure_unit(Cursor.parse(text, CursorType.TIMESTAMP)) == unit
     day = Cursor.parse("2026-03-01", CursorType.TIMESTAMP)
     assert measure_unit(None, day, Cursor.parse(text, CursorType.TIMESTAMP)) == unit
 
 
-def test_nothing_is_measured_without_a_time_and_the_last_unit_stays() -> None:
+def test_without_a_time_the_last_unit_is_kept() -> None:
     assert measure_unit(None, None) is None
     assert describe_times(_window(CursorType.TIMESTAMP, mark={"unit": 60}), None, None) == {
         "unit": 60
@@ -79,7 +79,7 @@ def test_nothing_is_measured_without_a_time_and_the_last_unit_stays() -> None:
     zone=zones,
     type_=st.sampled_from([CursorType.TIMESTAMPTZ, CursorType.TIMESTAMP, CursorType.DATE]),
 )
-def test_a_time_that_is_behind_and_cut_is_reached(
+def test_a_late_and_truncated_time_is_in_the_window(
     committed: dt.datetime,
     behind: int,
     others: list[dt.datetime],
@@ -114,7 +114,7 @@ def test_a_time_that_is_behind_and_cut_is_reached(
         assert idle.reach(newest, offset, slack).order <= write(later).order
 
 
-def test_what_a_user_leaves_out_stays_out() -> None:
+def test_rows_that_a_user_excluded_stay_excluded() -> None:
     low, stored, initial = (
         Cursor.parse(f"2026-03-01 {time}", CursorType.TIMESTAMP)
         for time in ("11:00", "12:00", "11:59")

@@ -86,7 +86,7 @@ WORK = "The command itself succeeded; `loader status` shows the tables"
         ("> /dev/full", 1, "No space left on device"),
     ],
 )
-def test_standard_output_that_is_lost_fails_nothing(
+def test_the_work_is_done_without_standard_output(
     tmp_path: Path, form: str, unbuffered: bool, output: str, code: int, reported: str
 ) -> None:
     worked = Worked(tmp_path, output, "--log-format", form, "work", "2", unbuffered=unbuffered)
@@ -101,7 +101,7 @@ def test_standard_output_that_is_lost_fails_nothing(
 
 
 @pytest.mark.parametrize("output", ["2>&-", "2>&1 >&- | true", "2> /dev/full"])
-def test_progress_that_nobody_reads_fails_nothing(tmp_path: Path, output: str) -> None:
+def test_the_work_is_done_without_standard_error(tmp_path: Path, output: str) -> None:
     worked = Worked(tmp_path, output)
     assert worked.finished
     assert worked.code == (1 if ">&- |" in output else 0)
@@ -113,7 +113,7 @@ def test_a_failed_command_keeps_its_exit_code(tmp_path: Path) -> None:
     assert "error: table shop.orders: it failed" in worked.err
 
 
-def test_what_writes_nothing_needs_no_output(tmp_path: Path) -> None:
+def test_a_command_that_writes_nothing_needs_no_output(tmp_path: Path) -> None:
     assert Worked(tmp_path, ">&-", "--quiet", "work", "0").code == 0
 
 

@@ -43,28 +43,32 @@ def pool(lines: list[Line]) -> ConnectionPool:
     return ConnectionPool(opened)  # type: ignore[arg-type]
 
 
-def test_one_is_used_again_and_names_its_user(pool: ConnectionPool, lines: list[Line]) -> None:
+def test_a_returned_connection_is_reused_for_the_next_table(
+    pool: ConnectionPool, lines: list[Line]
+) -> None:
     for where in ("table a", "table b"):
         with pool.lend(where) as line:
             assert line.where == where
     assert [line.open for line in lines] == [True]
 
 
-def test_each_user_has_its_own(pool: ConnectionPool, lines: list[Line]) -> None:
+def test_concurrent_users_get_different_connections(
+    pool: ConnectionPool, lines: list[Line]
+) -> None:
     with pool.lend("table a") as one, pool.lend("table b") as other:
         assert one is not other
     pool.close()
     assert [line.open for line in lines] == [False, False]
 
 
-def test_one_that_failed_is_not_used_again(pool: ConnectionPool, lines: list[Line]) -> None:
+def test_a_connection_is_not_reused_after_an_error(pool: ConnectionPool, lines: list[Line]) -> None:
     with pytest.raises(ValueError, match="no"), pool.lend("table a"):
         raise ValueError("no")
     with pool.lend("table b"):
         assert [line.open for line in lines] == [False, True]
 
 
-def test_an_old_one_is_closed(
+def test_a_connection_that_was_idle_too_long_is_closed(
     pool: ConnectionPool, lines: list[Line], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pool.lend("table a"):
@@ -74,7 +78,7 @@ def test_an_old_one_is_closed(
         assert [line.open for line in lines] == [False, True]
 
 
-def test_after_the_end_nothing_stays_open(pool: ConnectionPool, lines: list[Line]) -> None:
+def test_no_connection_stays_open_after_close(pool: ConnectionPool, lines: list[Line]) -> None:
     with pool.lend("table a"):
         pool.close()
     with pool.lend("table b"):
@@ -82,7 +86,7 @@ def test_after_the_end_nothing_stays_open(pool: ConnectionPool, lines: list[Line
     assert [line.open for line in lines] == [False, False]
 
 
-def test_one_whose_session_is_lost_is_not_used_again(
+def test_a_connection_with_a_lost_session_is_not_reused(
     pool: ConnectionPool, lines: list[Line]
 ) -> None:
     with pool.lend("table a"):
@@ -91,7 +95,7 @@ def test_one_whose_session_is_lost_is_not_used_again(
         assert [line.open for line in lines] == [False, True]
 
 
-def test_one_that_died_while_it_lay_idle_is_closed_and_replaced(
+def test_a_connection_that_died_while_idle_is_replaced(
     pool: ConnectionPool, lines: list[Line]
 ) -> None:
     with pool.lend("table a") as first:
@@ -105,9 +109,7 @@ def test_one_that_died_while_it_lay_idle_is_closed_and_replaced(
     assert [line.open for line in lines] == [False, False]
 
 
-def test_all_but_one_are_closed_once_few_are_needed(
-    pool: ConnectionPool, lines: list[Line]
-) -> None:
+def test_close_surplus_keeps_one_connection(pool: ConnectionPool, lines: list[Line]) -> None:
     with pool.lend("table a"), pool.lend("table b"):
         pass
     pool.close_surplus()

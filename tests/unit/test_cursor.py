@@ -28,13 +28,13 @@ texts = st.sampled_from(list(VALUES)).flatmap(lambda t: st.tuples(VALUES[t], st.
 
 
 @given(texts)
-def test_what_was_stored_is_read_again(given: tuple[str, CursorType]) -> None:
+def test_a_stored_cursor_is_read_back_unchanged(given: tuple[str, CursorType]) -> None:
     once = Cursor.parse(*given)
     assert Cursor.parse(once.text, once.type) == once
 
 
 @given(st.sampled_from(list(VALUES)).flatmap(lambda t: st.tuples(st.just(t), VALUES[t], VALUES[t])))
-def test_the_later_of_two_is_the_one_that_orders_higher(
+def test_the_later_of_two_has_the_higher_order(
     given: tuple[CursorType, str, str],
 ) -> None:
     type_, left, right = given
@@ -48,7 +48,7 @@ def test_the_later_of_two_is_the_one_that_orders_higher(
 
 
 @given(moments, st.integers(0, 999), zones)
-def test_a_moment_is_floored_and_brought_to_utc(
+def test_a_time_is_floored_and_converted_to_utc(
     moment: dt.datetime, nanos: int, minutes: int
 ) -> None:
     """If a cursor were above its row, the next window would begin above rows that were not read."""
@@ -70,7 +70,7 @@ def test_a_decimal_is_never_rounded(value: Decimal) -> None:
 
 
 @given(moments | st.datetimes(max_value=dt.datetime(9, 1, 1)), st.integers(0, 10_000 * 86_400))
-def test_a_lookback_goes_back_as_far_as_the_calendar(moment: dt.datetime, seconds: int) -> None:
+def test_a_lookback_ends_at_the_first_date(moment: dt.datetime, seconds: int) -> None:
     back = Lookback.parse(f"{seconds} seconds")
     for type_, value in (
         (CursorType.TIMESTAMP, moment),
@@ -106,7 +106,7 @@ def test_a_lookback_on_a_long_decimal_is_exact(number: int, steps: int, scale: i
         (CursorType.TIMESTAMP, "now"),
     ],
 )
-def test_what_is_no_value_is_refused(type_: CursorType, text: str) -> None:
+def test_an_invalid_value_is_refused(type_: CursorType, text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         Cursor.parse(text, type_)
 
@@ -115,7 +115,7 @@ def test_what_is_no_value_is_refused(type_: CursorType, text: str) -> None:
     ("type_", "text"),
     [(CursorType.DATE, "20240-01-01"), (CursorType.TIMESTAMP, "20240-01-01 00:00:00")],
 )
-def test_a_year_that_python_lacks_is_refused_in_plain_words(type_: CursorType, text: str) -> None:
+def test_a_year_outside_pythons_range_is_refused(type_: CursorType, text: str) -> None:
     with pytest.raises(ValueError, match="in the years 1 to 9999"):
         Cursor.parse(text, type_)
 
@@ -128,6 +128,8 @@ def test_a_year_that_python_lacks_is_refused_in_plain_words(type_: CursorType, t
         (CursorType.DATE, "2025-01-01", "1"),
     ],
 )
-def test_a_lookback_of_another_kind_is_refused(type_: CursorType, text: str, back: str) -> None:
+def test_a_lookback_that_does_not_fit_the_type_is_refused(
+    type_: CursorType, text: str, back: str
+) -> None:
     with pytest.raises(TableError, match="does not fit a cursor of type"):
         Cursor.parse(text, type_).minus(Lookback.parse(back))

@@ -46,7 +46,7 @@ def _loop(secret: str = "") -> tuple[Daemon, _Output]:
     return Daemon(settings, pipeline, wanted, 1.0), output
 
 
-def test_all_errors_of_one_place_are_told() -> None:
+def test_all_errors_of_a_source_are_reported() -> None:
     loop, output = _loop()
     wrong = [
         Outcome(
@@ -60,7 +60,7 @@ def test_all_errors_of_one_place_are_told() -> None:
         assert len(output.failed) == 2
 
 
-def test_a_spec_that_is_read_again_has_one_reader_of_a_slot(
+def test_two_sources_of_a_reloaded_spec_cannot_share_a_slot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise each source would advance the slot past changes that the other has not read."""
@@ -86,7 +86,7 @@ spec:
         loop._rebuild_pipeline(load_spec(tmp_path / "loader.yml"))
 
 
-def test_the_secrets_of_the_running_spec_are_hidden_whatever_was_refused_since() -> None:
+def test_secrets_of_the_running_spec_stay_hidden() -> None:
     loop, output = _loop("s3cret")
     loop._redacts = [str] * 4
     assert output.redact("the key s3cret") == "the key ***"
@@ -96,7 +96,7 @@ def test_the_secrets_of_the_running_spec_are_hidden_whatever_was_refused_since()
     ("failures", "every", "seconds"),
     [(1, 30, 30), (2, 30, 60), (4, 30, 240), (5, 30, 300), (5000, 0.5, 300), (7, 3600, 3600)],
 )
-def test_a_rest_grows_to_five_minutes_or_one_interval(
+def test_the_backoff_grows_to_five_minutes_or_one_interval(
     failures: int, every: float, seconds: float
 ) -> None:
     assert backoff_seconds(failures, every) == seconds
@@ -114,7 +114,7 @@ def test_a_rest_grows_to_five_minutes_or_one_interval(
         (["-t"], None),
     ],
 )
-def test_every_way_to_name_a_target_is_seen(arguments: list[str], target: str | None) -> None:
+def test_every_way_to_set_a_target_is_recognised(arguments: list[str], target: str | None) -> None:
     assert (
         _find_option_value(arguments, "--target") or _find_option_value(arguments, "-t")
     ) == target

@@ -54,11 +54,11 @@ def test_a_lost_file_is_damage(text: str, reported: str) -> None:
         "table raw.orders does not exist",
     ],
 )
-def test_a_sources_file_is_not(text: str) -> None:
+def test_a_missing_file_of_a_source_is_not_damage(text: str) -> None:
     assert detect_damage(text, "table shop.orders") is None
 
 
-def test_javas_own_words_are_shown() -> None:
+def test_the_message_of_javas_exception_is_shown() -> None:
     text = (
         "An error occurred while calling o70.sql.\n"
         ": org.apache.iceberg.exceptions.RuntimeIOException: Failed to read file: /wh/v1.json\n"

@@ -82,7 +82,7 @@ def test_urls_and_a_spec_that_loads(
         "postgresql://h/${LEAK}",
     ],
 )
-def test_what_is_no_url_is_one_error_that_does_not_show_it(url: str) -> None:
+def test_an_invalid_url_is_one_error_that_does_not_show_it(url: str) -> None:
     with pytest.raises(
         SpecError, match="this is not a URL of PostgreSQL, MariaDB or MySQL"
     ) as error:

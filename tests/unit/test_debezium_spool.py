@@ -46,7 +46,7 @@ def _marker(text: str) -> tuple[str, str]:
     return "message", json.dumps({"op": "m", "message": {"content": content}})
 
 
-def test_it_reads_up_to_its_own_marker(tmp_path: Path) -> None:
+def test_reading_ends_at_its_own_marker(tmp_path: Path) -> None:
     reader = _reader(tmp_path)
     _transaction(reader, 7, 100, ("public.orders", _change(1)), ("public.others", _change(9)))
     _transaction(reader, 5, 200, _marker("of another run"), ("public.lines", _change(2)))
@@ -66,7 +66,7 @@ def test_it_reads_up_to_its_own_marker(tmp_path: Path) -> None:
     assert (found.count_changes("public.orders"), found.count_changes("public.lines")) == (2, 1)
 
 
-def test_it_ends_when_the_log_is_read_from_behind_the_marker(tmp_path: Path) -> None:
+def test_reading_ends_if_it_starts_after_the_marker(tmp_path: Path) -> None:
     """The marker's transaction ends by position 900, so a later end means that it was passed."""
     reader = _reader(tmp_path)
     _transaction(reader, 7, 900, ("public.orders", _change(1)))
@@ -76,7 +76,7 @@ def test_it_ends_when_the_log_is_read_from_behind_the_marker(tmp_path: Path) -> 
     assert reader.is_past_marker
 
 
-def test_transactions_that_are_published_are_found_by_their_ends(tmp_path: Path) -> None:
+def test_transactions_are_found_by_their_end_positions(tmp_path: Path) -> None:
     reader = _reader(tmp_path)
     for number, end in enumerate((100, 200, 300)):
         _transaction(reader, number, end, ("public.orders", _change(number)))
@@ -85,7 +85,7 @@ def test_transactions_that_are_published_are_found_by_their_ends(tmp_path: Path)
     assert [found.find_first_after(p) for p in (0, 99, 100, 101, 300, 400)] == [0, 0, 1, 1, 3, 3]
 
 
-def test_it_counts_what_needs_more_than_a_look(tmp_path: Path) -> None:
+def test_truncates_and_omitted_values_are_counted(tmp_path: Path) -> None:
     reader = _reader(tmp_path)
     hidden = Placeholder("missing")
     _transaction(
@@ -104,7 +104,7 @@ def test_it_counts_what_needs_more_than_a_look(tmp_path: Path) -> None:
     assert [found.count_omitted(table) for table in TABLES] == [2, 0]
 
 
-def test_tables_are_told_apart_by_the_changes_if_topics_do_not(tmp_path: Path) -> None:
+def test_tables_with_one_topic_are_distinguished_by_their_changes(tmp_path: Path) -> None:
     tables = ["public.a b", "public.a_b"]
     reader = Reader(ReadRequest(str(tmp_path), tables, "here", 900, {}, "missing", has_source=True))
     changes = [
@@ -118,7 +118,7 @@ def test_tables_are_told_apart_by_the_changes_if_topics_do_not(tmp_path: Path) -
     assert [found.count_truncates(table) for table in tables] == [1, 0]
 
 
-def test_files_are_cut_and_only_the_user_can_read_them(
+def test_files_are_split_and_only_the_user_can_read_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spool, "FILE_BYTES", 100)
@@ -134,7 +134,7 @@ def test_files_are_cut_and_only_the_user_can_read_them(
     assert [int(line.split(b"\t")[0]) for line in lines] == [1, 2, 3, 4, 5]
 
 
-def test_an_order_is_one_line() -> None:
+def test_a_request_is_one_line() -> None:
     order = ReadRequest("/tmp/x", TABLES, "here", 900, {"a": "line\nbreak"}, "missing")
     assert order.to_line().count("\n") == 1
     assert ReadRequest.from_line(order.to_line()) == order
@@ -166,7 +166,7 @@ def test_changes_of_tables_with_masks_are_encrypted(
     assert {found.count_omitted(table) for table in TABLES} == {9}
 
 
-def test_values_that_debezium_has_replaced_are_known_by_its_warnings() -> None:
+def test_replaced_values_are_known_from_debeziums_warnings() -> None:
     log = DebeziumLog()
     text = (
         "WARN TableSchemaBuilder: No converter found for column public.a.b c of type _xml. The "

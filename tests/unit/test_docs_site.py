@@ -56,7 +56,7 @@ def _list_pages(entries: list[dict[str, Any]]) -> list[str]:
     return listed
 
 
-def test_the_reference_has_all_that_the_code_has(reference: dict[str, str]) -> None:
+def test_the_reference_covers_commands_options_and_macros(reference: dict[str, str]) -> None:
     for name, command in main.commands.items():
         assert f"`loader {name}`" in reference["commands"]
         for parameter in command.params:
@@ -96,7 +96,7 @@ def _anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_links_of_pages_lead_somewhere(page: Path) -> None:
+def test_links_have_targets(page: Path) -> None:
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.M)
     for link in re.findall(r"\]\(([^)\s]+)\)", text):
         if ":" in link.partition("/")[0]:
@@ -108,7 +108,7 @@ def test_links_of_pages_lead_somewhere(page: Path) -> None:
             assert anchor in _anchors(target), link
 
 
-def test_the_pictures_are_what_their_source_draws() -> None:
+def test_the_pictures_are_up_to_date() -> None:
     drawn = {f"{name}.svg": draw() for name, draw in PICTURES.items()}
     stored = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.iterdir()}
     assert stored == drawn, "draw them anew: make pictures"
@@ -118,7 +118,7 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
 
 
-def test_what_is_wrong_in_a_site_is_found(tmp_path: Path) -> None:
+def test_dead_links_and_external_files_are_found(tmp_path: Path) -> None:
     (tmp_path / "a.html").write_text(
         '<h1 id="top"></h1><a href="#top"></a><a href="/b.html"></a><a href="https://c.org"></a>'
         '<a href="#gone"></a><a href="c.html"></a><a href="b.html#top"></a>'

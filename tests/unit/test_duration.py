@@ -56,7 +56,7 @@ def test_a_bare_whole_number_is_steps(text: str, steps: int) -> None:
         ("٣ days", "is not a lookback"),
     ],
 )
-def test_what_is_no_lookback_is_refused_with_the_forms(text: str, says: str) -> None:
+def test_an_invalid_lookback_is_refused(text: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         Lookback.parse(text)
 

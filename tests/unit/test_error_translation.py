@@ -36,11 +36,11 @@ def _failed(number: int, file: str | None = None) -> str:
         ),
     ],
 )
-def test_the_systems_errors_are_sentences(number: int, file: str | None, text: str) -> None:
+def test_errors_of_the_system_are_sentences(number: int, file: str | None, text: str) -> None:
     assert _failed(number, file) == f"table shop.orders: {text}"
 
 
-def test_what_is_nested_too_deeply_is_no_defect() -> None:
+def test_a_value_nested_too_deeply_is_not_reported_as_a_defect() -> None:
     """For example, Python's comparison of a deeply nested JSON type with the raw table's type."""
     reported = str(
         translate_error(RecursionError("maximum recursion depth exceeded"), "table files.deep")

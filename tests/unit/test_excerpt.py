@@ -36,7 +36,7 @@ CUT = {
 
 
 @given(st.integers(0, 600), st.integers(1, 600))
-def test_a_secret_across_the_cut_shows_no_part_of_itself(before: int, longest: int) -> None:
+def test_no_part_of_a_secret_across_the_cut_is_shown(before: int, longest: int) -> None:
     redactor = Redactor()
     redactor.add(SECRET)
     shown = excerpt("x" * before + SECRET + "y" * 100, longest)
@@ -49,13 +49,13 @@ def test_a_secret_across_the_cut_shows_no_part_of_itself(before: int, longest: i
 @pytest.mark.parametrize(
     "text", ["https://user:{}-at-the-end@host/x", 'password="{}"', '{{"api_key": "{}"}}']
 )
-def test_what_stands_where_secrets_do_is_found_before_the_cut(text: str) -> None:
+def test_secrets_are_detected_by_position_before_the_cut(text: str) -> None:
     whole = text.format(SECRET)
     for longest in range(whole.index(SECRET) + 1, whole.index(SECRET) + len(SECRET)):
         assert "tok" not in excerpt(whole, longest)
 
 
-def test_a_secret_that_is_longer_than_all_that_is_looked_at() -> None:
+def test_a_secret_longer_than_the_part_that_is_searched() -> None:
     redactor = Redactor()
     redactor.add("k" * 100_000)
     assert excerpt("a " + "k" * 100_000 + " b", 500) == "a ***"
@@ -63,7 +63,7 @@ def test_a_secret_that_is_longer_than_all_that_is_looked_at() -> None:
     assert excerpt(many, 250_000) == "*** *** ***"
 
 
-def test_nothing_that_is_shown_is_cut_otherwise() -> None:
+def test_no_other_code_cuts_texts() -> None:
     found = {
         path.relative_to(ROOT / "loader").as_posix(): _cuts(path.read_text(encoding="utf-8"))
         for path in (ROOT / "loader").rglob("*.py")

@@ -92,7 +92,7 @@ def test_text_can_be_escaped(text: str) -> None:
         ("@@plugins.nope.connection", "no document has that name"),
     ],
 )
-def test_what_cannot_be_expanded_says_where_and_what_to_do(text: str, says: str) -> None:
+def test_errors_name_the_place_and_the_remedy(text: str, says: str) -> None:
     message = error(text)
     assert message.startswith("loader.yml, document 1, spec.x: ")
     assert says in message
@@ -202,7 +202,7 @@ def test_a_source_has_no_connection() -> None:
         ),
     ],
 )
-def test_only_secrets_among_values_from_outside_are_kept_from_logs(
+def test_only_secret_values_of_variables_are_masked(
     keys: tuple[str | int, ...], text: str, env: dict[str, str], log: str, redacted: str
 ) -> None:
     made = expansion(env=env)
@@ -222,7 +222,7 @@ def test_key_paths_read_like_the_file() -> None:
         ("${A:-xxxxxxxxxx}" * 60_000, "has more than 1,000 variables. Write the value literally"),
     ],
 )
-def test_more_than_anybody_writes_is_refused_at_once(text: str, says: str) -> None:
+def test_too_many_variables_or_levels_are_refused_at_once(text: str, says: str) -> None:
     began = time.monotonic()
     assert says in error(text)
     assert time.monotonic() - began < 2
@@ -238,14 +238,14 @@ def test_a_long_chain_of_references_is_refused() -> None:
 @pytest.mark.parametrize(
     "text", ["://a" * 60_000, "a" * 100_000, "a=" + " " * 100_000, "a " * 60_000]
 )
-def test_what_stands_before_a_variable_is_read_once(text: str) -> None:
+def test_long_text_before_variables_is_searched_only_once(text: str) -> None:
     began = time.monotonic()
     assert expanded(text + "${USER_}" * 20) == text + "bob" * 20
     assert time.monotonic() - began < 2
 
 
 @pytest.mark.parametrize("before", ["password=", "a://b:", "x.token = '", "k" * 2_000 + "="])
-def test_what_stands_before_a_variable_tells_that_it_is_secret(before: str) -> None:
+def test_text_before_a_variable_shows_that_it_is_secret(before: str) -> None:
     made = expansion()
     expanded(before + "${USER_}", made)
     assert made.redactor.redact("abobc") == "a***c"

@@ -18,7 +18,7 @@ NOBODY: Any = None
 """Replaces the Spark session, which is not used if the variable is invalid or not set."""
 
 
-def test_a_crash_comes_when_every_table_stands_at_its_place(
+def test_the_process_is_killed_once_all_crash_points_are_reached(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "WAIT_SECONDS", 0.2)
@@ -48,12 +48,12 @@ def _stands(crash: FaultInjection, step: str, table: str) -> None:
         ("published#often", "'often' is not a count"),
     ],
 )
-def test_what_is_wrong_with_the_variable_is_told(wanted: str, reported: str) -> None:
+def test_an_invalid_variable_is_an_error(wanted: str, reported: str) -> None:
     with pytest.raises(SpecError) as error:
         load_fault_injection({VARIABLE: wanted}, NOBODY)
     assert reported in f"{error.value.what}. {error.value.remedy}"
     assert error.value.where == VARIABLE
 
 
-def test_without_the_variable_nobody_dies() -> None:
+def test_without_the_variable_there_is_no_crash() -> None:
     assert load_fault_injection({}, NOBODY) is None

@@ -19,7 +19,7 @@ _MB = 1 << 20
     ("schema", "rows", "expected"),
     [(_NUMBERS, None, False), (_TEXTS, None, True), (_TEXTS, 20, False), (_TEXTS, 21, True)],
 )
-def test_the_database_is_asked_about_rows_of_any_length(
+def test_the_row_width_is_queried_only_if_rows_may_be_wide(
     schema: StructType, rows: int | None, expected: bool
 ) -> None:
     assert needs_row_width(schema, rows) is expected
@@ -55,5 +55,5 @@ def test_wide_rows_are_fetched_few_at_a_time(
 @pytest.mark.parametrize(
     ("driver", "expected"), [("MySQL Connector/J", -(2**31)), ("MariaDB Connector/J", 10)]
 )
-def test_drivers_of_mysql_stream_rows(driver: str, expected: int) -> None:
+def test_mysql_drivers_stream_rows(driver: str, expected: int) -> None:
     assert MySQL.stream_fetch_size(driver) == expected

@@ -302,7 +302,7 @@ def test_descriptions_and_defaults_are_the_models() -> None:
     assert set(describe_attributes(find_connector("jdbc", "path").options_model)) >= {"url", "slot"}
 
 
-def test_the_schema_is_a_schema() -> None:
+def test_the_schema_is_valid() -> None:
     Draft7Validator.check_schema(SCHEMA)
 
 

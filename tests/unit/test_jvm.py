@@ -41,7 +41,7 @@ def _plain(text: str) -> str:
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_any_value_survives_the_file(value: str) -> None:
+def test_any_value_is_read_back_from_the_settings_file(value: str) -> None:
     text = format_properties({"spark.a": value, "spark.b": "b"})
     assert text.isascii()
     assert _loaded(text) == {"spark.a": value, "spark.b": "b"}
@@ -77,7 +77,7 @@ sys.exit("a mistake in the spec")
 """
 
 
-def test_a_java_that_nobody_waits_for_ends_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_jvm_that_is_not_used_ends_and_leaves_no_files(tmp_path: Path) -> None:
     done = _ran(_BEGUN, tmp_path)
     assert (done.stderr.strip(), done.returncode) == ("a mistake in the spec", 1)
     with pytest.raises(ProcessLookupError):
@@ -95,7 +95,7 @@ except RuntimeError as error:
 """
 
 
-def test_a_java_that_does_not_start_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_jvm_that_does_not_start_is_an_error_and_leaves_no_files(tmp_path: Path) -> None:
     done = _ran(_FAILED, tmp_path)
     assert done.stdout.startswith("The Java thread stack size specified is too small")
     assert done.stderr == ""
@@ -128,7 +128,7 @@ def test_a_java_that_does_not_start_is_an_error_and_leaves_nothing(tmp_path: Pat
         ),
     ],
 )
-def test_one_line_of_what_java_says_tells_why(said: str, why: str) -> None:
+def test_the_reason_is_one_line_of_javas_output(said: str, why: str) -> None:
     assert reason(said) == why
 
 
@@ -143,7 +143,7 @@ with unwind_on_signal():
 """
 
 
-def test_a_signal_leaves_nothing_of_a_java_that_is_starting(tmp_path: Path) -> None:
+def test_a_signal_during_the_start_leaves_no_files(tmp_path: Path) -> None:
     done = _ran(_SIGNALLED, tmp_path)
     assert done.returncode == -signal.SIGTERM
     with pytest.raises(ProcessLookupError):
@@ -182,7 +182,7 @@ print(SparkContext._gateway.proc.pid)
 """
 
 
-def test_whoever_waits_for_our_output_does_not_wait_for_javas_end(tmp_path: Path) -> None:
+def test_the_jvm_does_not_inherit_our_output(tmp_path: Path) -> None:
     done = _ran(_STARTED, tmp_path)
     assert done.returncode == 0, done.stderr
     os.kill(int(done.stdout), signal.SIGKILL)  # still running, without our stdout
@@ -208,7 +208,7 @@ print("closed")
 """
 
 
-def test_a_connection_of_a_java_that_is_gone_closes_quietly(tmp_path: Path) -> None:
+def test_a_connection_closes_quietly_if_the_jvm_was_killed(tmp_path: Path) -> None:
     done = _ran(_KILLED, tmp_path)
     assert (done.stdout, done.returncode) == ("closed\n", 0), done.stderr
     assert "Traceback" not in done.stderr
@@ -223,11 +223,13 @@ def test_a_connection_of_a_java_that_is_gone_closes_quietly(tmp_path: Path) -> N
         ("-Da.keyStorePassword='x y'", "", {"a.keyStorePassword": "x y"}),
     ],
 )
-def test_javas_options_hold_no_secret(options: str, kept: str, secrets: dict[str, str]) -> None:
+def test_secrets_are_removed_from_javas_options(
+    options: str, kept: str, secrets: dict[str, str]
+) -> None:
     assert split_options(options) == (kept, secrets)
 
 
-def test_spark_masks_what_the_loader_calls_a_secret() -> None:
+def test_spark_masks_the_same_keys_as_the_loader() -> None:
     for key in (
         "spark.sql.catalog.lake.credential",
         "spark.hadoop.fs.s3a.access.key",
@@ -248,7 +250,7 @@ def test_spark_masks_what_the_loader_calls_a_secret() -> None:
     assert java_regex(SPARK_REGEX, ()) == SPARK_REGEX
 
 
-def test_a_plain_dbt_build_masks_the_same() -> None:
+def test_the_profile_for_dbt_masks_the_same_keys() -> None:
     outputs = yaml.safe_load((ROOT / "profiles/profiles.yml").read_text())["strandline"]["outputs"]
     for target, output in outputs.items():
         given = output["server_side_parameters"]["spark.redaction.regex"]

@@ -29,7 +29,7 @@ def _state_error(cause: Exception) -> StateError:
     return error
 
 
-def test_what_fails_because_java_has_ended_says_so(process: subprocess.Popen[bytes]) -> None:
+def test_every_failure_after_the_exit_reports_the_exit(process: subprocess.Popen[bytes]) -> None:
     process.kill()  # without wait(): a broken connection may be detected first
     texts = {
         str(explain_process_end(error, "table shop.orders", process))
@@ -57,7 +57,7 @@ def test_the_signal_is_named(process: subprocess.Popen[bytes], number: signal.Si
     assert ("memory" in text) == (number != signal.SIGTERM)
 
 
-def test_what_java_has_no_part_in_keeps_its_own_words(process: subprocess.Popen[bytes]) -> None:
+def test_other_errors_are_unchanged(process: subprocess.Popen[bytes]) -> None:
     assert explain_process_end(ValueError("x"), "", process) is None  # still running
     process.kill()
     process.wait()

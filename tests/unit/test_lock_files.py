@@ -25,7 +25,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_shared_catalogs_locks_are_this_users_own(place: Path) -> None:
+def test_locks_of_a_shared_catalog_are_in_a_private_folder(place: Path) -> None:
     folder = lock_files.find_user_folder("lake", "s3://bucket")
     assert folder.parent == place
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
@@ -58,7 +58,7 @@ def test_a_link_is_not_followed(place: Path, tmp_path: Path) -> None:
     assert not any((tmp_path / "elsewhere").iterdir())
 
 
-def test_without_a_variable_it_is_the_home_of_who_runs_it(
+def test_the_default_folder_is_in_the_users_home(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv(lock_files.FOLDER, raising=False)
@@ -85,14 +85,14 @@ def test_without_a_variable_it_is_the_home_of_who_runs_it(
         ("hadoop", "", None),
     ],
 )
-def test_a_local_warehouse_is_its_path_whatever_is_in_it(
+def test_the_path_of_a_local_warehouse_is_taken_literally(
     kind: str, warehouse: str, folder: str | None
 ) -> None:
     found = lock_files.find_local_warehouse(kind, warehouse)
     assert (str(found) if found else None) == folder
 
 
-def test_a_lock_is_never_a_path() -> None:
+def test_names_are_escaped_for_files() -> None:
     assert names.file_name("orders") == "orders"
     assert names.file_name("Größe 1") == "Größe 1"
     assert names.file_name("../../etc") == "..%2F..%2Fetc"
@@ -116,14 +116,14 @@ def test_a_name_that_would_be_a_path_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["orders", "we.ird", "Größe", "a b", "a#b?c", "..x", "x" * 180])
-def test_other_names_are_not(name: str) -> None:
+def test_other_names_are_accepted(name: str) -> None:
     assert names.explain_refusal(name) is None
 
 
 @pytest.mark.parametrize(
     ("folder", "file"), [(0o700, 0o600), (0o755, 0o600), (0o2775, 0o660), (0o1777, 0o666)]
 )
-def test_who_may_write_to_the_folder_may_lock_and_nobody_else(
+def test_only_users_who_can_write_to_the_folder_can_lock(
     tmp_path: Path, folder: int, file: int
 ) -> None:
     """Anyone who can read a lock file can hold its lock."""

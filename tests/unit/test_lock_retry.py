@@ -12,7 +12,7 @@ def _held(table: str) -> LockedError:
     return LockedError("another run holds this table", where=table, remedy="wait")
 
 
-def test_a_held_table_comes_last_and_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_locked_table_comes_last_and_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "RETRY_INTERVAL", 0.0)
     asked: list[str] = []
 
@@ -31,7 +31,7 @@ def test_a_held_table_comes_last_and_is_waited_for(monkeypatch: pytest.MonkeyPat
     assert asked == ["orders", "broken", "lines", "orders", "orders", "orders"]
 
 
-def test_patience_ends_for_all_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_locked_tables_share_one_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter(range(1, 100))
     monkeypatch.setattr(locks, "RETRY_INTERVAL", 0.0)
     monkeypatch.setattr(locks, "RETRY_TIMEOUT", 6.0)
@@ -48,7 +48,7 @@ def test_patience_ends_for_all_together(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(asked) == 2 * 7  # once, five times within six seconds, and a last time after them
 
 
-def test_own_work_is_no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_of_completed_tables_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(locks, "RETRY_INTERVAL", 0.0)
     monkeypatch.setattr(locks, "RETRY_TIMEOUT", 6.0)
@@ -65,5 +65,5 @@ def test_own_work_is_no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(locks.retry_locked_tables(["a", "b"], work)) == [("a", "done"), ("b", "done")]
 
 
-def test_nothing_to_do_takes_no_time() -> None:
+def test_without_tables_there_is_no_result() -> None:
     assert list(locks.retry_locked_tables([], str)) == []

@@ -71,7 +71,7 @@ POSTGRES = "jdbc:postgresql://db.local:5433/shop%20one?sslmode=require&currentSc
         (JdbcOptions, {"url": POSTGRES, "slot": "My-Slot"}, "cannot be the name of a replication"),
     ],
 )
-def test_what_cannot_be_followed_is_refused(
+def test_invalid_options_are_refused(
     model: type[BaseModel], value: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(SpecError) as refused:
@@ -85,14 +85,14 @@ def test_null_undoes_a_wildcards_sweep() -> None:
     assert options.table_options["t"].sweep == "auto"
 
 
-def test_a_slots_name_is_one_that_databases_allow() -> None:
+def test_slot_names_are_valid_in_postgresql() -> None:
     assert choose_slot_name("shop") == "strandline_shop"
     assert choose_slot_name("Shop-EU.1") == "strandline_shop_eu_1"
     assert len(choose_slot_name("x" * 100)) == 63
     assert choose_slot_name("shop", "own") == "own"
 
 
-def test_debezium_connects_as_the_source_does() -> None:
+def test_debezium_uses_the_connection_settings_of_the_source() -> None:
     options = JdbcOptions(url=POSTGRES, user="u", properties={"tcpKeepAlive": "true"})
     found = build_debezium_settings(
         options, "slot", ["public.a.b", "x.y+z"], "missing", "source shop"
@@ -113,7 +113,7 @@ def test_a_url_without_one_host_is_refused(url: str) -> None:
         build_debezium_settings(JdbcOptions(url=url), "slot", [], "missing", "source shop")
 
 
-def test_debezium_reads_values_in_one_form_whatever_the_options_of_the_source() -> None:
+def test_debezium_sets_the_formats_of_values() -> None:
     options = JdbcOptions(url=POSTGRES, properties={"options": "-c work_mem=8MB"})
     found = build_debezium_settings(options, "slot", [], "missing", "source shop")["driver.options"]
     assert found.startswith("-c work_mem=8MB -c bytea_output=hex ")

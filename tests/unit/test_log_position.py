@@ -20,17 +20,17 @@ from loader.cdc.table_definition import LoggedColumn, describe_alteration, list_
 
 
 @pytest.mark.parametrize("text", ["0/0", "0/1AFD350", "16/B374D848", "FFFFFFFF/FFFFFFFF"])
-def test_positions_come_back_as_they_were(text: str) -> None:
+def test_positions_are_read_back_unchanged(text: str) -> None:
     assert format_position(parse_position(text)) == text
 
 
 @pytest.mark.parametrize("text", ["", "1AFD350", "0/", "x/1", "0/1AFD35000"])
-def test_other_texts_are_no_positions(text: str) -> None:
+def test_invalid_positions_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a position"):
         parse_position(text)
 
 
-def test_positions_have_their_order() -> None:
+def test_positions_are_ordered() -> None:
     assert parse_position("1/0") > parse_position("0/FFFFFFFF")
 
 
@@ -50,7 +50,7 @@ def test_a_snapshot_sees_what_had_committed(spark: SparkSession) -> None:
     assert VisibleTransactions.parse("100:100:", until=7).open == ()
 
 
-def test_transaction_ids_in_the_log_have_lost_their_upper_half(spark: SparkSession) -> None:
+def test_transaction_ids_of_32_bits_are_compared_with_those_of_64(spark: SparkSession) -> None:
     beyond = 3 * 2**32
     seen = VisibleTransactions.parse(f"{beyond + 10}:{beyond + 20}:{beyond + 12}", until=7)
     before = 2**32 - 5  # just before the ids wrapped around
@@ -59,7 +59,7 @@ def test_transaction_ids_in_the_log_have_lost_their_upper_half(spark: SparkSessi
     assert _visible(spark, low, 2**32 - 4, 2) == [2**32 - 4]
 
 
-def test_a_mark_comes_back_as_it_was() -> None:
+def test_a_mark_is_read_back_unchanged() -> None:
     mark = Mark(
         parse_position("0/10"),
         "slot",
@@ -76,7 +76,7 @@ def test_a_mark_comes_back_as_it_was() -> None:
     assert Mark.from_dict({"since": None, "xmin": "7"}) is None  # the mark of a cursor
 
 
-def test_the_snapshot_is_forgotten_once_the_log_was_read_beyond_it() -> None:
+def test_the_snapshot_is_dropped_once_the_log_was_read_past_it() -> None:
     mark = Mark(
         parse_position("0/10"), "slot", "", VisibleTransactions(1, 5, (3,), parse_position("0/30"))
     )
@@ -85,7 +85,7 @@ def test_the_snapshot_is_forgotten_once_the_log_was_read_beyond_it() -> None:
     assert mark.move_to(parse_position("0/5"), {}).position == mark.position
 
 
-def test_what_changes_rows_without_the_log_is_noticed() -> None:
+def test_table_changes_that_the_log_lacks_are_detected() -> None:
     key = LoggedColumn(1, "id", "int4", declared="integer")
     name = LoggedColumn(2, "name", "text", declared="text")
     before = list_by_number([key, name])
@@ -106,7 +106,7 @@ def test_what_changes_rows_without_the_log_is_noticed() -> None:
     assert describe_alteration({}, [key, name]) == ""  # a mark that does not record columns
 
 
-def test_a_catalog_that_looks_as_before_but_was_written_since() -> None:
+def test_changes_that_were_reverted_are_detected() -> None:
     kinds = ("column 1", "column 2", "index 7", "partition 8", "table 9")
     before = {**dict.fromkeys(kinds, "7 aa"), "files": "f aa", "identity 9": "d aa"}
     assert (

@@ -67,7 +67,7 @@ def test_spellings_of_masks() -> None:
         (["hash"], "this is not a mask"),
     ],
 )
-def test_what_is_no_mask(mask: Any, message: str) -> None:
+def test_an_invalid_mask_is_refused(mask: Any, message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         TableOptions(mask={"a": mask})
 
@@ -125,7 +125,7 @@ def test_the_key_is_long_and_never_shown(tmp_path: Path) -> None:
         assert "short-secret" not in shown
 
 
-def test_state_with_masks() -> None:
+def test_a_state_with_masks_is_read_back_unchanged() -> None:
     state = TableState(3, masks={"columns": {"email": "hash"}, "key": "ab"})
     assert TableState.from_json(state.to_json(), "a.b") == state
     assert TableState.from_json('{"batch": 1}', "a.b").masks is None

@@ -24,7 +24,7 @@ ON_DRIVER = ON_EXECUTOR.replace("executor 1", "executor driver")
         ("com.mysql.cj.jdbc.Driver", "mysql-connector-j-"),
     ],
 )
-def test_the_jar_that_executors_lack(name: str, jar: str) -> None:
+def test_the_missing_jar_is_named(name: str, jar: str) -> None:
     found = find_missing_jar(ON_EXECUTOR.format(name))
     assert found is not None
     what, remedy = found

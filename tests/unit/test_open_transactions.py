@@ -30,7 +30,7 @@ def _since(*looks: OpenTransactions) -> list[float]:
     return found
 
 
-def test_nothing_open_reaches_to_the_clock() -> None:
+def test_without_open_transactions_the_bound_is_the_clock() -> None:
     assert _since(_seen(0), _seen(10)) == [0, 10]
 
 
@@ -38,28 +38,28 @@ def test_a_statement_is_known_by_its_start() -> None:
     assert _since(_seen(0), _seen(10, running=3), _seen(20)) == [0, 3, 20]
 
 
-def test_a_transactions_first_statement_ran_at_the_last_sync_or_began_after_it() -> None:
+def test_a_first_statement_may_have_started_at_the_last_sync() -> None:
     # its first statement may have started at minute 0 or 3 and waited until minute 8
     assert _since(_seen(0), _seen(10, 8)) == [0, 0]
     assert _since(_seen(5, running=3), _seen(10, 8)) == [3, 3]
 
 
-def test_a_transaction_that_stays_open_does_not_hold_back_more_than_itself() -> None:
+def test_a_long_transaction_lowers_the_bound_only_while_it_is_open() -> None:
     looks = [_seen(0), _seen(10, 8), _seen(20, 8, 15), _seen(30, 15, 25), _seen(40, 35), _seen(50)]
     assert _since(*looks) == [0, 0, 0, 10, 30, 50]
 
 
-def test_transactions_of_one_second_are_taken_for_the_older() -> None:
+def test_transactions_of_one_second_count_as_the_older_one() -> None:
     assert _since(_seen(0), _seen(10, 10), _seen(20, 10)) == [0, 0, 0]
 
 
-def test_a_transaction_of_unknown_past_may_have_waited_for_a_day() -> None:
+def test_a_transaction_that_was_not_seen_may_have_waited_for_a_day() -> None:
     assert _since(_seen(0, -5)) == [-5 - 24 * 60]
     # not seen at minute 0, because it ran on another server
     assert _since(_seen(0), _seen(10, -5)) == [0, -5 - 24 * 60]
 
 
-def test_a_prepared_transaction_without_a_session_is_as_old_as_all_that_was_open() -> None:
+def test_a_prepared_transaction_is_as_old_as_the_oldest_open_one() -> None:
     is_prepared = OpenTransactions(_at(20), _at(20), (Writer(_at(19), is_prepared=True),))
     assert _since(_seen(0), _seen(10, 8), is_prepared) == [0, 0, 0]
     assert _since(is_prepared)[0] < -60 * 24 * 365 * 50
@@ -79,7 +79,7 @@ def test_a_prepared_transaction_without_a_session_is_as_old_as_all_that_was_open
         ("0001-01-01 00:00:01", CursorType.TIMESTAMP, 0, "0001-01-01 00:00:00"),
     ],
 )
-def test_the_reach_is_in_the_cursors_type(
+def test_the_bound_has_the_cursors_type(
     low: str, type_: CursorType, offset: int, reach: str
 ) -> None:
     work = OpenWork(clock=_at(9), base=_at(3), until=_at(10))
@@ -92,7 +92,7 @@ def test_a_cursor_at_the_end_of_the_calendar_is_no_error() -> None:
     assert work.reach(end, 0).text == "2026-03-01 13:38:59"
 
 
-def test_what_has_come_is_remembered_once() -> None:
+def test_a_late_mark_is_settled_once_its_transaction_has_ended() -> None:
     quiet = _seen(10).to_open_work(None, _at(10))
     late = _seen(20, 8).to_open_work(quiet, _at(20))
     still = _seen(30, 8).to_open_work(late, _at(30))
@@ -102,6 +102,6 @@ def test_what_has_come_is_remembered_once() -> None:
     assert late.is_settled(over)
 
 
-def test_a_mark_of_another_kind_is_none() -> None:
+def test_a_mark_of_another_kind_is_ignored() -> None:
     assert OpenWork.from_mark(None) is None
     assert OpenWork.from_mark({"since": "x", "xmin": "3", "open": True, "system": ""}) is None

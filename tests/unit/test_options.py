@@ -95,7 +95,9 @@ def options_refused(value: dict[str, Any], redactor: Redactor | None = None) -> 
         ),
     ],
 )
-def test_a_connectors_options_are_told_the_same_way(value: dict[str, Any], says: str) -> None:
+def test_errors_in_a_connectors_options_name_key_and_remedy(
+    value: dict[str, Any], says: str
+) -> None:
     message = options_refused(value)
     assert says in message
     assert "problems" not in message

@@ -40,7 +40,7 @@ INVISIBLE = (
 )
 
 
-def test_what_nobody_sees_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invisible_characters_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     """Names that look the same are shown differently if they differ in invisible characters."""
     Output().warning(INVISIBLE)
     Output().say(INVISIBLE)
@@ -55,7 +55,7 @@ def test_what_nobody_sees_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("show", [_event, _warn, _error, _table])
-def test_what_a_source_says_is_text(
+def test_text_from_a_source_is_escaped(
     show: Callable[[Output], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     show(Output())
@@ -64,12 +64,12 @@ def test_what_a_source_says_is_text(
     assert not set(printed) & set("\x1b\x07\r\x9b\u202e")
 
 
-def test_text_of_several_lines_keeps_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_say_keeps_line_breaks(capsys: pytest.CaptureFixture[str]) -> None:
     Output().say(HOSTILE)
     assert capsys.readouterr().out == SHOWN.replace(r"\x0a", "\n") + "\n"
 
 
-def test_the_live_lines_show_names_as_they_are() -> None:
+def test_live_lines_escape_names() -> None:
     output = Output()
     output.err = Console(file=io.StringIO(), force_terminal=True, width=200)
     progress = Progress(output, lambda table: None)

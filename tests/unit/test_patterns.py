@@ -20,7 +20,7 @@ def _chosen(tables: list[str], skip: list[str] | None = None) -> list[str]:
     return [*(ref.name for ref in found), *errors]
 
 
-def test_a_pattern_is_one_even_if_a_table_is_called_so() -> None:
+def test_a_pattern_stays_one_even_if_a_table_has_that_name() -> None:
     assert _chosen(["*"]) == [ref.name for ref in REFS]
     assert _chosen(["*"], ["hr_*"]) == ["*", "orders", "Orders2", "or?ers"]
     assert _chosen(["or?ers"]) == ["orders", "or?ers"]
@@ -47,19 +47,19 @@ def test_what_is_skipped_does_not_depend_on_other_tables() -> None:
     assert left("a.b", "b", "c.b") == ["b", "c.b"]
 
 
-def test_of_several_that_fit_a_name_raw_knows_which_one_is_meant() -> None:
+def test_an_exact_name_wins_over_others_that_differ_in_case() -> None:
     spec = SourceSpec(name="shop", path="jdbc", tables=["Orders"], destinations=["lake"])
     refs = [TableRef("orders"), TableRef("ORDERS")]
     assert match_tables(spec, refs) == (refs, {})
     assert match_tables(spec, [*refs, TableRef("Orders")]) == ([TableRef("Orders")], {})
 
 
-def test_brackets_name_the_characters_themselves() -> None:
+def test_brackets_escape_wildcards() -> None:
     assert _chosen(["[*]", "or[?]ers", "ORDERS2"]) == ["*", "or?ers", "Orders2"]
     assert _chosen(["hr_[*]", "missing"]) == ["hr_*", "missing"]
 
 
-def test_many_names_of_many_tables_are_found_at_once() -> None:
+def test_many_names_are_matched_quickly() -> None:
     refs = [TableRef(f"sales.table_{number:06d}") for number in range(20_000)]
     names = [ref.name.upper() for ref in refs[:5000]]
     misspelt = [f"sales.tabel_{number:06d}" for number in range(20)]

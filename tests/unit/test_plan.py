@@ -38,7 +38,7 @@ def _plan(
     return plan_table("shop", table or _table(), TableOptions(**options), full_refresh)
 
 
-def test_names_are_the_columns_own_whatever_their_case() -> None:
+def test_options_name_columns_in_any_case() -> None:
     planned = _plan(cursor_field="UPDATED", primary_key=["ID"], deleted_field="Gone")
     assert planned.cursor is not None
     assert (planned.cursor.name, planned.cursor.type) == ("Updated", CursorType.TIMESTAMPTZ)
@@ -62,7 +62,7 @@ def test_a_misspelt_system_column_gets_a_suggestion() -> None:
         ((), None, (), False),
     ],
 )
-def test_a_key_is_authoritative_where_the_source_has_each_once(
+def test_a_key_is_authoritative_if_it_is_unique_in_the_source(
     declared: tuple[str, ...],
     configured: list[str] | None,
     key: tuple[str, ...],
@@ -79,7 +79,7 @@ def test_a_full_refresh_needs_no_cursor() -> None:
     assert _plan(full_refresh=True, cursor_field="id").cursor is not None
 
 
-def test_the_connectors_own_cursor_is_taken_unless_another_is_named() -> None:
+def test_the_connectors_cursor_is_the_default() -> None:
     own = _table(cursor_field="id")
     assert _plan(table=own).cursor == _plan(cursor_field="id").cursor
     assert _plan(table=own, cursor_field="note").cursor == _plan(cursor_field="note").cursor
@@ -99,12 +99,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("options", "said"), REFUSED)
-def test_what_does_not_fit_is_refused(options: dict[str, Any], said: str) -> None:
+def test_options_that_do_not_fit_the_columns_are_refused(
+    options: dict[str, Any], said: str
+) -> None:
     with pytest.raises(TableError, match=said):
         _plan(**options)
 
 
-def test_a_text_whose_order_nobody_knows_is_refused_where_versions_come_at_once() -> None:
+def test_a_collated_text_cursor_needs_an_authoritative_key() -> None:
     collated = frozenset({"note"})
     with pytest.raises(TableError, match="cannot tell which of a key's versions is the newest"):
         _plan(
@@ -114,7 +116,7 @@ def test_a_text_whose_order_nobody_knows_is_refused_where_versions_come_at_once(
 
 
 @pytest.mark.parametrize("name", ["_cq_batch", "_CQ_SEQ", "_cq_mine"])
-def test_names_of_ours_are_refused(name: str) -> None:
+def test_reserved_column_names_are_refused(name: str) -> None:
     schema = t.StructType([t.StructField(name, t.IntegerType())])
     with pytest.raises(TableError, match=f"the source has a column '{name}'"):
         plan_table("shop", SourceTable(TableRef("orders"), schema), TableOptions(cursor_field=name))
@@ -137,7 +139,7 @@ def _known(batch: int, cursor: int | None) -> PriorState:
         (_known(0, None), 7, 0, False, None, 1),  # before the first batch nothing is stored
     ],
 )
-def test_where_nothing_is_new_the_cursor_follows_what_raw_has(
+def test_without_new_rows_the_cursor_follows_the_raw_table(
     known: PriorState, after: int, future: int, settled: bool, cursor: int | None, mark: int
 ) -> None:
     wanted = TableState(

@@ -67,7 +67,7 @@ def _untouched(folder: Path) -> None:
 
 
 @planted
-def test_an_owners_record(folder: Path, plant: Callable[[Path], object]) -> None:
+def test_a_lock_record(folder: Path, plant: Callable[[Path], object]) -> None:
     owners = FileLockStore(folder)
     plant(folder / "orders.owner")
     plant(folder / "run1.alive")
@@ -102,7 +102,7 @@ def test_a_record_is_not_written_through_a_link_of_its_temporary_name(
     _untouched(folder)
 
 
-def test_an_endless_record(folder: Path) -> None:
+def test_a_lock_record_that_is_too_large(folder: Path) -> None:
     (folder / "orders.owner").write_bytes(b"x" * 100_000)
     with pytest.raises(TableError, match="more than 65,536 bytes"):
         FileLockStore(folder).read("orders")

@@ -115,7 +115,7 @@ def test_an_empty_master_is_refused(folder: Path) -> None:
     assert "the setting `spark.master` is empty. Set it, or the variable that it reads" in message
 
 
-def test_the_spec_chooses_the_target_before_dbt_target_before_the_profile(folder: Path) -> None:
+def test_precedence_of_the_target(folder: Path) -> None:
     others = {"A_SCHEMA": "s", "A_MASTER": "spark://m"}
     assert load(folder).target == "embedded"
     assert load(folder, WHICH="cluster", **others).target == "cluster"
@@ -171,7 +171,7 @@ def test_settings_without_a_single_value(folder: Path) -> None:
         ("config", "there is no target 'default'. Existing names: none"),
     ],
 )
-def test_a_profile_that_is_not_there(folder: Path, name: str, says: str) -> None:
+def test_a_missing_profile(folder: Path, name: str, says: str) -> None:
     assert says in refused(folder, name=name)
 
 
@@ -200,12 +200,12 @@ def test_a_profile_that_is_not_there(folder: Path, name: str, says: str) -> None
         ("strandline: {target: '{{ nope }}'}", "'nope' is not defined in profiles"),
     ],
 )
-def test_a_file_that_holds_no_profile(folder: Path, text: str, says: str) -> None:
+def test_an_invalid_file_of_profiles(folder: Path, text: str, says: str) -> None:
     (folder / "profiles/profiles.yml").write_text(text)
     assert says in refused(folder)
 
 
-def test_settings_that_hold_a_secret_are_known(folder: Path) -> None:
+def test_secret_settings_are_detected(folder: Path) -> None:
     """A setting that only names a variable is not one, but the variable's value is masked, too."""
     conf = {
         "spark.sql.catalog.lake.credential": "written-down",
@@ -238,7 +238,7 @@ def test_settings_that_hold_a_secret_are_known(folder: Path) -> None:
         assert value not in redactor.redact(f"it is {value}, is it not")
 
 
-def test_where_profiles_are_looked_for(tmp_path: Path) -> None:
+def test_the_search_order_for_profiles(tmp_path: Path) -> None:
     home, project, given_dir, env_dir = (tmp_path / n for n in ("home", "project", "g", "e"))
     env = {"HOME": str(home)}
     project.mkdir()
@@ -259,7 +259,7 @@ def test_where_profiles_are_looked_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("chosen", ["profiles_dir", "DBT_PROFILES_DIR"])
-def test_a_folder_that_was_named_is_not_silently_replaced(folder: Path, chosen: str) -> None:
+def test_a_configured_folder_must_contain_profiles(folder: Path, chosen: str) -> None:
     env = {**ENV, **({chosen: str(folder / "nope")} if chosen.isupper() else {})}
     wanted = "nope" if chosen == "profiles_dir" else None
     with pytest.raises(SpecError, match=f"there is no profiles.yml in {folder}/nope"):
@@ -293,7 +293,7 @@ def test_local_warehouses_are_relative_to_the_spec(
     assert conf["spark.sql.catalog.lake.warehouse"] == wanted
 
 
-def test_what_a_profile_hides_is_kept_from_logs(folder: Path) -> None:
+def test_secrets_in_a_profile_are_masked_in_logs(folder: Path) -> None:
     text = PROFILES.replace(
         "spark.ui.enabled: false",
         "spark.hadoop.fs.s3a.secret.key: plainsecret\n"
@@ -437,7 +437,7 @@ def test_values_of_variables_render_as_in_dbt(text: str, value: str) -> None:
         assert Renderer(env).render(template, "x") == dbt_renders(template, env)
 
 
-def test_a_project_that_was_moved_does_not_begin_a_warehouse_at_its_old_place(
+def test_a_moved_project_creates_no_warehouse_at_its_old_path(
     tmp_path: Path,
 ) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
@@ -454,7 +454,7 @@ def test_a_project_that_was_moved_does_not_begin_a_warehouse_at_its_old_place(
         refuse_moved_project(profile, tmp_path)  # a profile outside the project
 
 
-def test_a_variable_that_nothing_reads_but_resembles_one_of_the_profile(tmp_path: Path) -> None:
+def test_misspelt_variables_are_found(tmp_path: Path) -> None:
     profiles = tmp_path / "profiles.yml"
     profiles.write_text("x: \"{{ env_var('STRANDLINE_S3_PATH_STYLE', '') }}\"\n")
     profile = Profile("strandline", "cluster", "analytics", {}, profiles)

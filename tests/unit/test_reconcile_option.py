@@ -25,7 +25,7 @@ def _options(**table: Any) -> dict[str, Any]:
     return {"url": "jdbc:mariadb://h/shop", "table_options": {"orders": table}}
 
 
-def test_every_is_enough() -> None:
+def test_only_every_is_required() -> None:
     options = validate_options(
         JdbcOptions, _options(reconcile={"every": "1 day"}), "loader.yml", Redactor()
     )
@@ -62,7 +62,7 @@ def test_every_is_enough() -> None:
         ),
     ],
 )
-def test_what_cannot_be_meant_is_refused(table: dict[str, Any], says: str) -> None:
+def test_invalid_values_are_refused(table: dict[str, Any], says: str) -> None:
     with pytest.raises(SpecError) as refused:
         validate_options(JdbcOptions, _options(**table), "loader.yml", Redactor())
     assert says in str(refused.value)
@@ -74,7 +74,7 @@ def test_other_connectors_do_not_have_it() -> None:
         validate_options(FileOptions, own, "loader.yml", Redactor())
 
 
-def test_the_command_and_the_runs_share_their_buckets() -> None:
+def test_the_command_and_the_runs_have_the_same_number_of_buckets() -> None:
     assert COMMAND_BUCKETS == BUCKETS
 
 
@@ -184,7 +184,7 @@ def _chosen(
     return choose_due_buckets(compared, Attempt.find_last(compared), options, clock, parts)
 
 
-def test_the_memory_may_be_lost_or_wrong() -> None:
+def test_missing_or_wrong_records_of_comparisons() -> None:
     begin, now = tuple(range(8)), 10 * DAY
     assert _chosen({}, now) == begin
     assert _chosen({}, now, parts=1) == tuple(range(BUCKETS))
@@ -217,7 +217,7 @@ def test_buckets_with_unrepaired_differences_are_due() -> None:
     assert _chosen(dict.fromkeys(range(64), slow), now, parts=1) == ()
 
 
-def test_the_budget_waits_for_the_last_comparison() -> None:
+def test_the_next_comparison_waits_for_its_budget() -> None:
     now = 10 * DAY
     slow = {number: LastComparison(now - 100.0, 100 / 8, 1) for number in range(8)}
     slow |= {number: LastComparison(now - 2 * DAY, 1.0, 1) for number in range(8, 64)}

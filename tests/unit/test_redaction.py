@@ -135,7 +135,7 @@ def test_no_registered_secret_survives_in_any_form(
         "x\\n&é\\\\t%41",
     ],
 )
-def test_each_form_of_a_secret_is_masked_wholly(secret: str, code: str) -> None:
+def test_each_form_of_a_secret_is_masked_completely(secret: str, code: str) -> None:
     shown = redactor(secret).redact(f"say <{CODES[code](secret)}> end")
     assert "***" in shown, shown
     left = re.sub(r"\*\*\*|eHh4\w*|Ym9iO|e3A6|amp;quot;|\{.*?: ", "", shown)
@@ -154,7 +154,7 @@ OWN_WORDS = ("loader", "setup", "postgres", "run", "ost", "replication", "5432")
 
 
 @pytest.mark.parametrize("secret", OWN_WORDS)
-def test_a_secret_that_is_a_word_of_ours_mangles_no_message(secret: str) -> None:
+def test_a_secret_that_is_an_own_word_changes_no_own_message(secret: str) -> None:
     made = redactor(secret)
     for text in (
         "Run `loader setup`",
@@ -166,7 +166,7 @@ def test_a_secret_that_is_a_word_of_ours_mangles_no_message(secret: str) -> None
 
 
 @pytest.mark.parametrize("secret", OWN_WORDS)
-def test_a_secret_that_is_a_word_of_ours_is_masked_in_the_text_of_others(secret: str) -> None:
+def test_a_secret_that_is_an_own_word_is_masked_in_other_texts(secret: str) -> None:
     made = redactor(secret)
     assert (
         redact_foreign(f"the password is {secret}, {secret}s") == f"the password is ***, {secret}s"
@@ -197,7 +197,7 @@ def test_redacting_twice_changes_nothing(secrets: list[str], noise: str, random:
 
 
 @given(st.permutations(["hunt3r", "hunt3r22", "t3r22x", "2xyz"]))
-def test_overlapping_secrets_leave_no_rest_whatever_the_order(secrets: list[str]) -> None:
+def test_overlapping_secrets_are_masked_in_any_order(secrets: list[str]) -> None:
     assert redactor(*secrets).redact("a hunt3r22xyz b") == "a *** b"
 
 
@@ -207,7 +207,7 @@ def test_text_without_secrets_is_untouched(text: str) -> None:
     assert redactor("qqq").redact(text) == text
 
 
-def test_whole_words_do_not_mangle_what_contains_them() -> None:
+def test_whole_words_are_not_masked_inside_other_words() -> None:
     made = Redactor()
     made.add("zebra7", whole_word=True)
     text = "jdbc:zebra7ql://db/x as zebra7; user=zebra7, zebra7_fdw"
@@ -247,7 +247,7 @@ def test_short_values_are_not_registered() -> None:
         ("sslpassword=abc trustStorePassword=def", "sslpassword=*** trustStorePassword=***"),
     ],
 )
-def test_places_of_secrets_are_found_unregistered(text: str, redacted: str) -> None:
+def test_unregistered_secrets_are_found_by_position(text: str, redacted: str) -> None:
     assert Redactor().redact(text) == redacted
 
 
@@ -271,7 +271,7 @@ def test_places_of_secrets_are_found_unregistered(text: str, redacted: str) -> N
         "Done. PASS=151 WARN=0 ERROR=0 SKIP=0 NO-OP=0 TOTAL=151",
     ],
 )
-def test_what_is_no_secret_stays(text: str) -> None:
+def test_text_in_other_positions_is_unchanged(text: str) -> None:
     assert Redactor().redact(text) == text
 
 
@@ -351,7 +351,7 @@ PREFIXES = {
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
-def test_a_secret_of_several_lines_is_masked_whatever_stands_before_each(prefix: str) -> None:
+def test_a_secret_of_several_lines_is_masked_with_any_prefix(prefix: str) -> None:
     lines = ["-----BEGIN KEY-----", "MIIEvQIBADANBgkq", "hkiG9w0B", "Q==", "-----END KEY-----"]
     made = redactor("\n".join(lines))
     before = [PREFIXES[prefix](n) for n in range(len(lines))]
@@ -375,7 +375,7 @@ def test_a_secret_of_several_lines_is_masked_whatever_stands_before_each(prefix:
         ("Zq7+unknown", "Zq7 unknown"),
     ],
 )
-def test_what_only_resembles_a_secret_stays(secret: str, text: str) -> None:
+def test_similar_texts_are_unchanged(secret: str, text: str) -> None:
     assert redactor(secret).redact(text) == text
 
 
@@ -385,7 +385,7 @@ def test_url_secrets_gives_the_password_as_written_and_decoded() -> None:
     assert not list(url_secrets("jdbc:postgresql://db:5432/x?user=bob"))
 
 
-def test_its_repr_shows_nothing() -> None:
+def test_repr_shows_no_secret() -> None:
     assert "hunter" not in repr(redactor("hunter22"))
 
 
@@ -410,14 +410,14 @@ def test_its_repr_shows_nothing() -> None:
         "Zq7-\n" * 100_000,
     ],
 )
-def test_a_long_text_is_read_once(text: str) -> None:
+def test_long_texts_take_linear_time(text: str) -> None:
     began = time.process_time()
     redactor("Zq7-unknown", "Zq7-\nZq7-\nunknown").redact(text)
     list(url_secrets(text))
     assert time.process_time() - began < 10  # linear time takes one second, quadratic time minutes
 
 
-def test_what_only_begins_like_a_secret_hides_none_after_it() -> None:
+def test_a_false_start_does_not_hide_the_secret_after_it() -> None:
     for text in (
         "://a:b c://u:hunter22@h",
         "jdbc:oracle:thin:a/b jdbc:oracle:thin:u/hunter22@h",
@@ -429,7 +429,7 @@ def test_what_only_begins_like_a_secret_hides_none_after_it() -> None:
         assert "hunter22" not in Redactor().redact(text)
 
 
-def test_many_secrets_in_a_long_text_take_no_time() -> None:
+def test_many_secrets_in_a_long_text_are_masked_quickly() -> None:
     made = Redactor()
     began = time.process_time()
     made.add(*(f"token-value-{n:06}" for n in range(4_000)))

@@ -62,7 +62,7 @@ def _lines(report: Report) -> list[str]:
     ]
 
 
-def test_the_sentence_says_what_is_wrong() -> None:
+def test_the_summary_says_what_is_wrong() -> None:
     assert good_report().sentence == (
         "All is well: all 12 tables are up to date, and all 27 proofs hold."
     )
@@ -96,7 +96,7 @@ def test_past_failures_are_listed_once_for_all_their_tables() -> None:
     ]
 
 
-def test_a_table_is_stale_by_its_own_rhythm() -> None:
+def test_a_table_is_stale_by_its_usual_interval() -> None:
     def level(age: int, distance: int, stale_after: float | None = None) -> str:
         syncs = [_sync("t", age + distance * i) for i in range(5)]
         return _report([_newest("t", age)], syncs, stale_after=stale_after).level
@@ -196,7 +196,7 @@ def _write(folder: Path, results: list[dict[str, Any]], nodes: dict[str, Any]) -
     (folder / "manifest.json").write_text(json.dumps({"nodes": nodes}))
 
 
-def test_dbt_results_name_the_proof_its_table_and_its_key(tmp_path: Path) -> None:
+def test_dbt_results_name_the_test_its_table_and_its_key(tmp_path: Path) -> None:
     test = {
         "name": "strandline_matches_raw_orders_",
         "test_metadata": {"name": "matches_raw", "kwargs": {}},

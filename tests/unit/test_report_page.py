@@ -66,7 +66,7 @@ def _poison(value: Any) -> Any:
     return value
 
 
-def test_hostile_text_is_only_text() -> None:
+def test_hostile_text_is_escaped() -> None:
     report = report_with_incidents()
     plain, poisoned = _Page(render_page(report)), _Page(render_page(_poison(report), spec=HOSTILE))
     assert poisoned.tags == plain.tags
@@ -77,7 +77,7 @@ def test_hostile_text_is_only_text() -> None:
     assert text.count(HOSTILE) > 30
 
 
-def test_all_text_is_cleaned() -> None:
+def test_secrets_are_removed_from_all_text() -> None:
     """Every text on the page passes through the function that removes secrets."""
     report = _poison(report_with_incidents())
     page = render_page(report, lambda text: text.replace("alert(1)", "[masked]"), HOSTILE)
@@ -101,7 +101,7 @@ def test_the_policy_allows_only_the_scripts_of_the_page() -> None:
 
 
 @pytest.mark.parametrize("name", REPORTS)
-def test_every_page_has_one_sentence(name: str) -> None:
+def test_every_page_has_one_summary_and_valid_links(name: str) -> None:
     report = REPORTS[name]()
     page = render_page(report)
     assert page.count("<h1") == 1
@@ -111,7 +111,7 @@ def test_every_page_has_one_sentence(name: str) -> None:
     assert set(re.findall(r'href="#([^"]+)"', page)) <= set(ids)
 
 
-def test_no_script_of_the_page_ends_a_script() -> None:
+def test_no_script_contains_a_closing_tag() -> None:
     for path in (VENDOR / "uPlot.iife.min.js", VENDOR.parent / "page.js"):
         assert "</script" not in path.read_text(encoding="utf-8").lower()
         assert "<!--" not in path.read_text(encoding="utf-8")
@@ -171,7 +171,7 @@ def test_the_server_renders_again_when_the_page_is_old(server: ReportServer) -> 
     assert _get(server) == (200, "page 3")
 
 
-def test_a_served_page_loads_itself_again() -> None:
+def test_a_served_page_refreshes_itself() -> None:
     def data(report: Report, refresh: int | None) -> dict[str, Any]:
         page = render_page(report, refresh=refresh)
         found: dict[str, Any] = json.loads(_Page(page).scripts[0])

@@ -18,7 +18,7 @@ from loader.sync.runner import Outcome
 ENDED = JavaEndedError("Spark's Java process exited with code 3")
 
 
-def test_the_run_goes_on_without_the_source_that_ended_java(
+def test_the_run_continues_without_the_source_that_ended_java(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     java = SimpleNamespace(ended=False)

@@ -8,7 +8,7 @@ from loader.names import match_selection, qualify
 
 
 @pytest.mark.parametrize("name", ["shop.Sales.Orders", "shop.sales_orders"])
-def test_both_names_choose_a_table(name: str) -> None:
+def test_both_names_select_a_table(name: str) -> None:
     found = [
         "shop.sales.orders",
         "SHOP.sales_orders",
@@ -21,7 +21,7 @@ def test_both_names_choose_a_table(name: str) -> None:
     assert match_selection(name, [*found, *others]) == set(found)
 
 
-def test_a_table_needs_no_source_if_it_is_the_only_one_of_its_name() -> None:
+def test_a_unique_name_needs_no_source() -> None:
     names = ["evil.t7", "shop.orders", "crm.orders", "crm.shop.t", "odd.*"]
     select = ["T7", "orders", "shop.orders", "shop.t", "t7*", "*"]
     assert qualify(select, names) == ["evil.t7", *select[1:]]

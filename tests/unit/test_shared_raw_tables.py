@@ -16,9 +16,7 @@ def _claims(*sources: tuple[str, bool]) -> list[Claim]:
     return [Claim(name, "orders", "raw.orders", shared) for name, shared in sources]
 
 
-def test_sources_that_share_are_granted_together_and_one_that_does_not_only_if_it_is_first() -> (
-    None
-):
+def test_a_source_that_does_not_share_is_accepted_only_if_it_is_first() -> None:
     claims = _claims(("eu", True), ("us", True), ("asia", False))
     assert list_sharers(claims[0], claims) == list_sharers(claims[1], claims) == ("eu", "us")
     with pytest.raises(TableError, match="source eu already loads the raw table") as no:
@@ -33,7 +31,7 @@ def test_sources_that_share_are_granted_together_and_one_that_does_not_only_if_i
     assert no.value.remedy.endswith("set table_options.orders.shared: true in eu")
 
 
-def test_sharers_spell_their_raw_table_alike() -> None:
+def test_sharers_must_spell_their_raw_table_alike() -> None:
     claims = [Claim("eu", "Orders", "raw.Orders", True), Claim("us", "orders", "raw.orders", True)]
     with pytest.raises(TableError, match="with source eu, where the table is spelled Orders"):
         list_sharers(claims[1], claims)
@@ -48,7 +46,7 @@ class _Lease(Lease):
         self.released += 1
 
 
-def test_a_lease_is_free_after_its_last_turn_also_of_a_source_that_never_began() -> None:
+def test_a_shared_lease_is_released_after_its_last_turn() -> None:
     lease = _Lease()
     first, second, third = (LeaseTurn(turns) for turns in [SharedLease(lease, 3)] for _ in range(3))
     first.acquire()

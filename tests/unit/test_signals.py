@@ -90,7 +90,7 @@ with unwind_on_signal():
 """
 
 
-def test_signals_at_the_same_time_end_it_once_and_in_order() -> None:
+def test_simultaneous_signals_end_a_command_once_and_in_order() -> None:
     """`timeout` or a terminal may send several at once. Their handlers must not deadlock."""
     done = subprocess.run(
         [sys.executable, "-c", _PREPARED + _ROUNDS], capture_output=True, text=True, timeout=20
@@ -99,7 +99,7 @@ def test_signals_at_the_same_time_end_it_once_and_in_order() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_second_signal_ends_it_at_once(number: signal.Signals) -> None:
+def test_a_second_signal_ends_a_command_at_once(number: signal.Signals) -> None:
     """It counts as a second signal only if it comes a moment after the first."""
     script = (
         _PREPARED.replace(
@@ -143,7 +143,7 @@ def test_one_signal_ends_a_call_that_never_returns() -> None:
     assert not folder.exists(), "what holds secrets stays behind"
 
 
-def test_work_that_asks_nobody_is_ended() -> None:
+def test_a_signal_ends_interruptible_work() -> None:
     """For example, a program that reads a database's log. Finished work is not interrupted."""
     done = subprocess.run(
         [sys.executable, "-c", _PREPARED + _WAITING], capture_output=True, text=True, timeout=20
@@ -166,7 +166,7 @@ def test_a_command_that_does_not_stop_by_itself_is_unwound(number: signal.Signal
     assert not Path(folder).exists()
 
 
-def test_while_it_imports_a_signal_ends_it_without_a_stack_trace() -> None:
+def test_a_signal_during_imports_prints_no_stack_trace() -> None:
     ended = subprocess.run(
         [sys.executable, "-c", _WHILE_IT_IMPORTS], capture_output=True, text=True, check=False
     )

@@ -54,7 +54,7 @@ def test_the_times_of_ended_steps_are_added_up() -> None:
 
 
 @pytest.mark.parametrize(("form", "quiet"), [("json", False), ("text", True)])
-def test_neither_machines_nor_quiet_commands_get_any(
+def test_json_output_and_quiet_commands_show_no_steps(
     form: str, quiet: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = Output(form, quiet)
@@ -124,7 +124,7 @@ def test_progress_in_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert 0 < lines[0]["seconds_left"] < 60
 
 
-def test_the_rows_of_one_phase_are_not_those_of_the_next() -> None:
+def test_a_new_phase_resets_the_number_of_rows() -> None:
     """A reconcile first syncs five rows, and then compares all rows."""
     progress = Progress(Output(), lambda table: None)
     progress.report_phase("shop.orders", "reading", 5)
@@ -140,7 +140,7 @@ def test_long_times_are_shown_in_minutes_and_hours(seconds: int, shown: str) -> 
     assert progress_module._format_seconds(seconds) == shown
 
 
-def test_commands_show_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_show_slow_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def prepare(*_: object) -> None:
         with step("class archive: being recorded"):
             time.sleep(0.3)

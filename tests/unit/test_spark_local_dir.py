@@ -25,13 +25,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_folder_of_this_user(folder: Path) -> None:
+def test_the_folder_is_private(folder: Path) -> None:
     made = Path(create_local_dir(LOCAL, "spark.local.directory /elsewhere\n")[LOCAL_DIR])
     assert made.parent == folder
     assert stat.S_IMODE(made.stat().st_mode) == 0o700
 
 
-def test_java_s_temporary_files_are_there_too() -> None:
+def test_java_writes_temporary_files_there_too() -> None:
     options = "spark.driver.extraJavaOptions"
     for given, defaults, expected in (
         ({}, "", '"-Djava.io.tmpdir={}"'),
@@ -43,7 +43,7 @@ def test_java_s_temporary_files_are_there_too() -> None:
         assert made.get(options) == (expected and expected.format(made[LOCAL_DIR]))
 
 
-def test_somebody_elses_choice_stays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_configured_folder_is_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert create_local_dir({**LOCAL, LOCAL_DIR: "/fast"}, "") == {}
     assert create_local_dir(LOCAL, "spark.ui.enabled false\n spark.local.dir  /fast\n") == {}
     assert create_local_dir({"spark.master": "spark://there:7077"}, "") == {}

@@ -58,7 +58,7 @@ def refused(folder: Path, text: str, **env: str) -> str:
     return str(raised.value).replace(f"{folder}/", "")
 
 
-def test_the_example_of_the_design_loads(tmp_path: Path) -> None:
+def test_a_complete_example(tmp_path: Path) -> None:
     spec = load(
         tmp_path,
         """
@@ -131,7 +131,7 @@ def test_defaults(tmp_path: Path) -> None:
     assert lake.write_mode == "append"
 
 
-def test_what_was_read_cannot_be_changed(tmp_path: Path) -> None:
+def test_a_loaded_spec_is_immutable(tmp_path: Path) -> None:
     spec = load(tmp_path, SHOP + LAKE)
     for model in (spec, spec.sources[0], spec.destinations[0], TableOptions()):
         with pytest.raises(ValidationError, match="frozen"):
@@ -139,7 +139,7 @@ def test_what_was_read_cannot_be_changed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["sqlite", "postgresql", "redis"])
-def test_state_may_live_elsewhere(tmp_path: Path, path: str) -> None:
+def test_state_in_another_store(tmp_path: Path, path: str) -> None:
     store = LAKE.replace("lake", "store").replace("spark", path)
     text = SHOP + '  backend_options: {connection: "@@plugins.store.connection"}' + LAKE + store
     spec = load(tmp_path, text + "  spec: {connection_string: 'x://u:hunter22@h'}")
@@ -320,7 +320,7 @@ def test_a_source_and_a_destination_may_share_a_name(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_told_with_document_key_and_remedy(
+def test_errors_name_document_key_and_remedy(
     tmp_path: Path, old: str, new: str, says: list[str]
 ) -> None:
     text = SHOP + LAKE
@@ -330,7 +330,7 @@ def test_what_is_wrong_is_told_with_document_key_and_remedy(
         assert part in message
 
 
-def test_everything_wrong_is_told_at_once(tmp_path: Path) -> None:
+def test_all_errors_are_reported_together(tmp_path: Path) -> None:
     text = SHOP.replace("tables", "tabels") + LAKE.replace("spark", "sparc")
     message = refused(tmp_path, text)
     assert message.startswith(
@@ -366,7 +366,7 @@ def test_the_same_name_twice(tmp_path: Path) -> None:
         (LAKE, "loader.yml: there is no source. Add a document with `kind: source`"),
     ],
 )
-def test_a_file_that_is_no_spec(tmp_path: Path, text: str, says: str) -> None:
+def test_a_file_that_is_not_a_spec(tmp_path: Path, text: str, says: str) -> None:
     assert says in refused(tmp_path, text)
 
 
@@ -392,7 +392,7 @@ def test_relative_paths_are_relative_to_the_file(
     assert spec.source("shop").path == "jdbc"
 
 
-def test_asking_for_what_is_not_there(tmp_path: Path) -> None:
+def test_unknown_sources_and_destinations(tmp_path: Path) -> None:
     spec = load(tmp_path, SHOP + LAKE)
     with pytest.raises(SpecError, match=r"no source 'shp'\. Did you mean `shop`"):
         spec.source("shp")
@@ -411,7 +411,7 @@ def test_the_process_environment_is_the_default(
 # Secrets
 
 
-def test_no_repr_shows_what_is_hidden(tmp_path: Path) -> None:
+def test_no_repr_shows_a_secret(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("file-secret\n")
     text = SHOP + (
         "  spec:\n"
@@ -462,7 +462,7 @@ def test_a_name_has_no_dots_or_spaces(tmp_path: Path, name: str) -> None:
     assert "is not a valid name" in message
 
 
-def test_of_many_mistakes_the_first_are_shown(tmp_path: Path) -> None:
+def test_only_the_first_of_many_errors_are_shown(tmp_path: Path) -> None:
     (tmp_path / "loader.yml").write_text("---\na: 1\n" * 300)
     with pytest.raises(SpecError) as raised:
         load_spec(tmp_path / "loader.yml")

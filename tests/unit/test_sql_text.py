@@ -25,7 +25,7 @@ POSTGRESQL, MARIADB = "jdbc:postgresql://localhost/shop", "jdbc:mariadb://localh
         ("a # 1 = 0 and data ->> 'x' = 'y'", (POSTGRESQL,)),
     ],
 )
-def test_what_is_accepted(text: str, urls: tuple[str, ...]) -> None:
+def test_accepted_expressions(text: str, urls: tuple[str, ...]) -> None:
     for url in urls:
         check_sql(text, "t.where", url, "a condition")
 
@@ -46,7 +46,7 @@ def test_what_is_accepted(text: str, urls: tuple[str, ...]) -> None:
         ("data ? 'x'", (POSTGRESQL,), "? at character 6 is a parameter for JDBC"),
     ],
 )
-def test_what_is_refused(text: str, urls: tuple[str, ...], expected: str) -> None:
+def test_refused_texts(text: str, urls: tuple[str, ...], expected: str) -> None:
     for url in urls:
         with pytest.raises(OptionError) as error:
             check_sql(text, "t.where", url, "a condition")

@@ -36,7 +36,7 @@ def test_an_export_is_read_with_or_without_a_byte_order_mark() -> None:
 @pytest.mark.parametrize(
     "content", [bytes(range(256)), "état".encode("utf-16"), json.dumps(LINE).encode() + b"\n\xff"]
 )
-def test_what_is_no_text_is_refused_as_that(content: bytes) -> None:
+def test_a_file_that_is_not_utf_8_is_refused(content: bytes) -> None:
     assert refused(content) == (
         "state.jsonl: not UTF-8 text. Choose a file that `loader state export` wrote"
     )
@@ -57,7 +57,7 @@ def test_what_is_no_text_is_refused_as_that(content: bytes) -> None:
         {**LINE, "key": 3},
     ],
 )
-def test_a_line_that_no_export_has_is_refused_by_number(content: bytes | dict[str, Any]) -> None:
+def test_an_invalid_line_is_refused_by_number(content: bytes | dict[str, Any]) -> None:
     assert refused(content).startswith(
         "state.jsonl, line 1: this line was not written by `loader state export`. Write each "
         "line as {"
@@ -72,7 +72,7 @@ def test_a_line_that_no_export_has_is_refused_by_number(content: bytes | dict[st
         (json.dumps({"batch": 1, "generation": 10**30}), "its generation has 31 digits"),
     ],
 )
-def test_a_value_that_is_no_state_is_refused(value: str, why: str) -> None:
+def test_a_value_that_is_not_a_state_is_refused(value: str, why: str) -> None:
     reported = refused({**LINE, "value": value})
     assert reported.startswith("state.jsonl, line 1: the stored state ")
     assert why in reported

@@ -75,7 +75,7 @@ def test_a_table_is_found(given: str, key: str) -> None:
         ("shop.../x", "'../x' contains '/', which a table or schema name must not contain"),
     ],
 )
-def test_what_names_no_table_is_refused(given: str, error: str) -> None:
+def test_ambiguous_and_unknown_names_are_refused(given: str, error: str) -> None:
     with pytest.raises(SpecError) as refused:
         find_key(PROGRESS, given, "here")
     assert error in str(refused.value)

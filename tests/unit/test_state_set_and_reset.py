@@ -26,7 +26,7 @@ def cursor(number: int) -> Cursor:
         (("reset", "shop.orders"), TableState(2, cursor=None, cursor_field="version")),
     ],
 )
-def test_a_run_ends_just_before_the_lock(
+def test_state_that_a_run_stored_before_the_lock_is_changed(
     monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], expected: TableState
 ) -> None:
     stored = [TableState(1, cursor=cursor(9), cursor_field="id")]

@@ -9,12 +9,12 @@ from loader.state import TableState
 
 
 @pytest.mark.parametrize("text", [None, "", "7", "{}", '{"batch": -1}'])
-def test_a_value_that_is_not_ours_is_one_clear_error(text: str) -> None:
+def test_an_invalid_value_is_one_clear_error(text: str) -> None:
     with pytest.raises(StateError, match="was not written by this loader"):
         TableState.from_json(text, "shop.orders")
 
 
-def test_what_a_newer_loader_wrote_is_refused() -> None:
+def test_a_newer_format_is_refused() -> None:
     newer = '{"batch": 1, "format": 2, "means": "something else"}'
     with pytest.raises(StateError, match=r"a newer .* \(its format is 2, this version reads 1\)"):
         TableState.from_json(newer, "shop.orders")

@@ -24,7 +24,7 @@ def test_a_watermark_is_read_in_both_forms() -> None:
 
 
 class TestRefusal:
-    def test_without_a_key_rows_are_no_versions(self) -> None:
+    def test_without_a_key_nothing_is_removed(self) -> None:
         assert "no primary key" in explain_refusal((), "at", [])
 
     @pytest.mark.parametrize(
@@ -39,10 +39,12 @@ class TestRefusal:
             (dependent(history=True, key=("email",)), False),
         ],
     )
-    def test_a_table_that_keeps_other_versions(self, one: Dependent, agrees: bool) -> None:
+    def test_a_dependent_table_that_needs_other_versions(
+        self, one: Dependent, agrees: bool
+    ) -> None:
         assert (explain_refusal(("id",), "at", [one]) == "") is agrees
 
-    def test_a_coarser_key_finds_its_newest_among_those_of_a_finer_one(self) -> None:
+    def test_a_dependent_table_with_a_coarser_key(self) -> None:
         finer = ("id", "line")
         assert explain_refusal(finer, "at", [dependent()]) == ""
         reported = explain_refusal(finer, "at", [dependent(history=True)])
@@ -54,7 +56,7 @@ def test_a_dependent_table_reads_the_raw_tables_of_its_watermark() -> None:
     assert not dependent().reads("raw.items")
 
 
-def test_the_lowest_of_what_the_last_windows_tell() -> None:
+def test_the_lowest_value_of_the_last_windows() -> None:
     assert build_lowest_sql([None, None], "int") == "cast(null as int)"
     assert build_lowest_sql(["it's", None], "string") == "cast('it\\'s' as string)"
     assert (
@@ -71,12 +73,12 @@ class TestRemoved:
             RemovalAccount(9, 100, 5, "8123456789012345678"),
         ],
     )
-    def test_is_read_as_it_was_written(self, removed: RemovalAccount) -> None:
+    def test_is_read_back_unchanged(self, removed: RemovalAccount) -> None:
         assert RemovalAccount.of(removed.properties()) == removed
 
     def test_of_a_table_that_was_never_compacted(self) -> None:
         assert RemovalAccount.of({}) == RemovalAccount()
 
-    def test_of_somebody_else_is_refused(self) -> None:
+    def test_another_format_is_refused(self) -> None:
         with pytest.raises((ValueError, KeyError, TypeError)):
             RemovalAccount.of({"strandline.compacted": '{"rows": 1}'})

@@ -25,7 +25,9 @@ def _typed(columns: str) -> dict[str, str]:
         ("_cq_state", _typed(lake_table.SCHEMA), rawtables.STATE_COLUMNS),
     ],
 )
-def test_all_know_the_same_columns(table: str, written: dict[str, str], tested: str) -> None:
+def test_the_columns_are_the_same_everywhere(
+    table: str, written: dict[str, str], tested: str
+) -> None:
     sources = yaml.safe_load(SOURCES.read_text(encoding="utf-8"))["sources"]
     tables = [one for source in sources for one in source["tables"]]
     [described] = [one for one in tables if one["name"] == table]

@@ -30,7 +30,7 @@ def test_only_tables_that_a_mark_does_not_know_are_new() -> None:
         assert not _identity(5).is_replaced(unknown)
 
 
-def test_the_mark_of_very_many_tables_is_short_and_any_change_of_it_reads_all() -> None:
+def test_the_mark_of_very_many_tables_is_short() -> None:
     many = _identity(*range(16384, 26384))
     mark = many.to_mark()
     assert len(mark["tables"]) < 50
@@ -51,19 +51,21 @@ def test_the_mark_of_very_many_tables_is_short_and_any_change_of_it_reads_all() 
         ("", 50, DatabaseContinuity.RESTORED),
     ],
 )
-def test_the_fate_of_a_database(system: str, xmin: int, fate: DatabaseContinuity) -> None:
+def test_a_restored_database_is_distinguished_from_a_failover(
+    system: str, xmin: int, fate: DatabaseContinuity
+) -> None:
     before = TransactionMark(None, 100, False, "7/1")
     assert before.compare_database(TransactionMark(None, xmin, False, system)) is fate
 
 
-def test_a_cursor_goes_back_only_with_its_source() -> None:
+def test_a_cursor_goes_back_only_if_its_source_was_rewound() -> None:
     low, high = (Cursor(text, CursorType.INTEGER) for text in ("6", "12"))
     assert next_cursor(high, Bounds(3, high=low)) == high
     assert next_cursor(high, Bounds(3, high=low, is_rewound=True)) == low
     assert next_cursor(high, Bounds(0, is_rewound=True)) == high
 
 
-def test_a_time_that_is_finer_than_a_cursor() -> None:
+def test_times_finer_than_microseconds() -> None:
     kind = CursorType.TIMESTAMP
     assert Cursor.is_finer("2025-01-01 00:00:00.123456789", kind)
     assert Cursor.is_finer("2025-01-01 00:00:00.1234560001", kind)

@@ -13,7 +13,7 @@ from loader.spec.options import TableOptions, options_for
 from loader.sync.table_plan import NoCursorError, plan_table
 
 
-def test_a_name_counts_before_wildcards_and_a_later_wildcard_before_an_earlier_one() -> None:
+def test_names_override_wildcards_and_later_wildcards_earlier_ones() -> None:
     reported = {
         "Orders": TableOptions(lookback="10 minutes"),
         "*": TableOptions(cursor_field=["updated_at", "xmin"], null_cursor="fail"),
@@ -27,7 +27,7 @@ def test_a_name_counts_before_wildcards_and_a_later_wildcard_before_an_earlier_o
     assert options_for({"items": reported["*"]}, "orders", TableOptions()) == TableOptions()
 
 
-def test_the_first_cursor_that_a_table_has() -> None:
+def test_the_first_cursor_that_a_table_has_is_chosen() -> None:
     several = TableOptions(cursor_field=["updated_at", "Modified", "xmin"])
     assert several.choose_cursor(["id", "modified", "UPDATED_AT"]) == "updated_at"
     assert several.choose_cursor(["id", "modified"]) == "Modified"
@@ -60,7 +60,7 @@ def test_a_path_is_for_one_table() -> None:
         FileOptions(path=".", format="csv", table_options={"a*": {"path": "b"}})
 
 
-def test_types_stand_under_a_key_of_their_own() -> None:
+def test_column_types_are_an_option_of_their_own() -> None:
     """All connectors have `column_types`. `columns` selects columns and refuses types."""
     reported = TableOptions(column_types={"a": " Decimal( 9,2 )", "b": "LONG", "c": "text"})
     assert reported.column_types == {"a": "decimal(9,2)", "b": "bigint", "c": "string"}

@@ -23,7 +23,7 @@ def dead() -> int:
     return process.pid
 
 
-def test_nobody_else_may_enter_and_nothing_is_left(tmp_path: Path) -> None:
+def test_a_private_folder_is_removed_at_the_end(tmp_path: Path) -> None:
     with private_folder("kind", tmp_path / "not" / "there") as folder:
         assert folder.parent == tmp_path / "not" / "there"
         assert folder.stat().st_mode & 0o777 == 0o700
@@ -31,12 +31,12 @@ def test_nobody_else_may_enter_and_nothing_is_left(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-def test_they_lie_among_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_location(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert create_folder("kind").parent == tmp_path
 
 
-def test_what_killed_processes_left_goes(tmp_path: Path, dead: int) -> None:
+def test_folders_of_killed_processes_are_removed(tmp_path: Path, dead: int) -> None:
     left = tmp_path / f"{name_prefix('kind')}{dead}-x"
     (left / "below").mkdir(parents=True)
     (left / "below" / "secret").write_text("")
@@ -44,7 +44,7 @@ def test_what_killed_processes_left_goes(tmp_path: Path, dead: int) -> None:
         assert not left.exists()
 
 
-def test_what_others_use_stays(tmp_path: Path, dead: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_folders_are_kept(tmp_path: Path, dead: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Folders of a running process, of another kind, of another machine or with unknown names."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -68,7 +68,7 @@ def test_what_others_use_stays(tmp_path: Path, dead: int, monkeypatch: pytest.Mo
         assert (elsewhere / "mine").exists()
 
 
-def test_what_may_be_in_use_stays_for_a_while(tmp_path: Path, dead: int) -> None:
+def test_folders_that_may_be_in_use_are_kept_for_a_while(tmp_path: Path, dead: int) -> None:
     old, young = (tmp_path / f"{name_prefix('kind')}{dead}-{name}" for name in ("old", "young"))
     for folder in (old, young):
         folder.mkdir()
@@ -78,7 +78,7 @@ def test_what_may_be_in_use_stays_for_a_while(tmp_path: Path, dead: int) -> None
     assert young.exists()
 
 
-def test_a_folder_that_goes_meanwhile_is_nobody_s_error(tmp_path: Path, dead: int) -> None:
+def test_a_folder_that_disappears_is_no_error(tmp_path: Path, dead: int) -> None:
     (tmp_path / f"{name_prefix('kind')}{dead}-y").symlink_to(tmp_path / "nowhere")
     with private_folder("kind", tmp_path) as folder:
         assert folder.exists()

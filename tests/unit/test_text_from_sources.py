@@ -30,7 +30,7 @@ def _nodes() -> list[tuple[str, ast.AST]]:
     ]
 
 
-def test_a_jdbc_url_is_made_of_the_spec_alone(tmp_path: Path) -> None:
+def test_jdbc_urls_come_only_from_the_spec(tmp_path: Path) -> None:
     """A URL's parameters can name a class for the driver to load or a file for it to write."""
     url = "jdbc:postgresql://localhost/shop?sslmode=require"
     spark = SparkSession.__new__(SparkSession)
@@ -82,7 +82,7 @@ def test_log4j_expands_nothing_in_messages() -> None:
     assert "{lookups}" not in template
 
 
-def test_no_text_of_a_source_meets_a_shell() -> None:
+def test_shell_scripts_are_constants() -> None:
     called = {
         (node.func.attr, *(word.arg for word in node.keywords if word.arg == "shell"))
         for _, node in _nodes()

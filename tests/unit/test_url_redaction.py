@@ -24,7 +24,7 @@ from loader.state.redis import _strip_url
         ("jdbc:derby:/data/shop;create=true\nx", "jdbc:derby:/data/shop"),
     ],
 )
-def test_of_a_database(url: str, shown: str) -> None:
+def test_jdbc_urls(url: str, shown: str) -> None:
     assert strip_url(url) == shown
 
 
@@ -37,5 +37,5 @@ def test_of_a_database(url: str, shown: str) -> None:
         ("rediss://:12?x@cache/0", "rediss://…"),
     ],
 )
-def test_of_redis(url: str, shown: str) -> None:
+def test_redis_urls(url: str, shown: str) -> None:
     assert _strip_url(url) == shown

@@ -45,7 +45,7 @@ def test_before_the_first_sync_the_window_begins_where_the_spec_says(
 
 
 @given(stored=st.none() | numbers, high=st.none() | numbers, clock=st.none() | numbers)
-def test_a_cursor_goes_back_only_with_its_source(
+def test_a_cursor_goes_back_only_if_its_source_was_rewound(
     stored: int | None, high: int | None, clock: int | None
 ) -> None:
     before = None if stored is None else _at(stored)
@@ -66,7 +66,7 @@ def test_a_cursor_goes_back_only_with_its_source(
 
 
 @given(low=st.none() | numbers, reach=st.none() | numbers)
-def test_the_floor_is_the_lower_of_both(low: int | None, reach: int | None) -> None:
+def test_the_floor_is_the_lower_of_window_and_reach(low: int | None, reach: int | None) -> None:
     window = Window(low=None if low is None else _at(low))
     bounds = Bounds(None, reach=None if reach is None else _at(reach))
     known = [low] if reach is None else [low, reach]
@@ -76,7 +76,7 @@ def test_the_floor_is_the_lower_of_both(low: int | None, reach: int | None) -> N
 
 
 @given(asked=st.none() | numbers, seen=st.none() | numbers, open_ended=st.booleans())
-def test_a_read_ends_where_it_was_asked_to_or_at_what_was_there(
+def test_a_read_ends_at_the_requested_or_the_highest_cursor(
     asked: int | None, seen: int | None, open_ended: bool
 ) -> None:
     high, found = (None if n is None else _at(n) for n in (asked, seen))

@@ -74,7 +74,7 @@ def test_scalars_are_those_of_yaml_1_2(text: str, value: Any) -> None:
     assert read(f"x: {text}" if text != "-" else "x:\n-") == {"x": value}
 
 
-def test_keys_are_texts() -> None:
+def test_keys_are_strings() -> None:
     assert read("2024: a\nno: b\nnull: c") == {"2024": "a", "no": "b", "null": "c"}
 
 
@@ -106,12 +106,12 @@ def test_a_bomb_of_aliases_is_refused_at_once(text: str) -> None:
 
 
 @pytest.mark.parametrize("digits", ["1" * 5000, "0x" + "f" * 50_000])
-def test_a_number_that_nobody_means_is_refused(digits: str) -> None:
+def test_a_number_of_thousands_of_digits_is_refused(digits: str) -> None:
     with pytest.raises(SpecError, match=r"loader.yml:1:4: .* a number of [\d,]+ digits"):
         read_documents(f"a: {digits}", "loader.yml")
 
 
-def test_aliases_of_a_large_spec_are_not() -> None:
+def test_many_aliases_in_a_large_spec_are_accepted() -> None:
     tables = "\n".join(f"t{n}: *options" for n in range(10_000))
     assert len(read(f"o: &options {{a: 1, b: [1, 2]}}\n{tables}")) == 10_001
 
@@ -161,7 +161,7 @@ def test_documents_are_numbered_and_empty_ones_left_out() -> None:
         ("a: 1\nb: \x07", "loader.yml:2", "0x7 is not allowed"),
     ],
 )
-def test_what_is_not_yaml_is_told_by_line(text: str, place: str, says: str) -> None:
+def test_invalid_yaml_is_reported_with_its_line(text: str, place: str, says: str) -> None:
     with pytest.raises(SpecError) as raised:
         read_documents(text, "loader.yml")
     assert raised.value.where == place
