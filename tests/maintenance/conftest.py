@@ -27,7 +27,9 @@ def shop_copy(
     """A shop whose orders were synced in five batches. Each test restores a copy of it."""
     folder = tmp_path_factory.mktemp("kept")
     with postgres.database("kept") as database:
-        shop = _grown(Shop(Project(folder, spark, "raw_kept"), database, folder / "dbt"))
+        shop = _sync_five_batches(
+            Shop(Project(folder, spark, "raw_kept"), database, folder / "dbt")
+        )
         yield ShopCopy(shop, warehouse)
 
 
@@ -37,7 +39,7 @@ def shop(shop_copy: ShopCopy, tmp_path: Path) -> Shop:
     return shop_copy.restore(tmp_path)
 
 
-def _grown(shop: Shop) -> Shop:
+def _sync_five_batches(shop: Shop) -> Shop:
     shop.open()
     for _ in range(4):
         shop.change()

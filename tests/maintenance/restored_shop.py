@@ -20,5 +20,5 @@ class ShopCopy:
         """Restores the shop, with a project in this folder."""
         shop = self._shop
         project = self._original.again(folder)
-        shop.dbt.put_back()
+        shop.dbt.restore()
         return Shop(project, shop.database, shop.folder, shop.version, shop.dbt)

@@ -43,10 +43,10 @@ class Parsed(DbtProject):
         super().write(path, content)
 
     def keep(self) -> None:
-        """Marks the files written so far as part of the project, which :meth:`put_back` keeps."""
+        """Marks the files written so far as part of the project, which :meth:`restore` keeps."""
         self._own = len(self._written)
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Removes the files that were written since :meth:`keep`."""
         for path in self._written[self._own :]:
             (self.folder / path).unlink(missing_ok=True)
@@ -150,7 +150,7 @@ class Shop:
         results = self.dbt.run("run", "--select", name)
         assert {one.status for one in results.values()} == {"success"}, results
 
-    def proven(self, *failing: str, by: str = "") -> dict[str, list[dict[str, Any]]]:
+    def run_tests(self, *failing: str, by: str = "") -> dict[str, list[dict[str, Any]]]:
         """Runs dbt tests, of which exactly `failing` must fail. Returns their failing rows.
 
         Args:

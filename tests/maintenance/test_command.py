@@ -21,7 +21,7 @@ ROWS = ORDERS + 4 * CHANGED
 ORDERS_ONLY = ("--select", "shop.orders")
 
 
-def _stored(folder: Path) -> int:
+def _count_bytes(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
@@ -31,14 +31,14 @@ def test_by_default_no_row_is_removed_and_files_are_merged(shop: Shop, warehouse
         shop.project.run()
     before, head = shop.versions(), shop.head()
     folder = warehouse / shop.project.schema / "orders" / "data"
-    taken = _stored(folder)
+    taken = _count_bytes(folder)
     ran = shop.compact("--expire-days", "0")
     freed = shop.freed(ran)
     assert shop.versions() == before
     assert (freed["rows_before"], freed["rows_after"]) == (len(before), len(before))
     assert (freed["files_before"], freed["files_after"]) == (8, 2)
     assert freed["stored_after"] == freed["bytes_after"] < freed["bytes_before"]
-    assert _stored(folder) < taken
+    assert _count_bytes(folder) < taken
     assert shop.head() == head
     state = shop.freed(ran, f"{shop.project.schema}._cq_state")
     assert (state["files_before"], state["files_after"]) == (8, 1)
@@ -47,7 +47,7 @@ def test_by_default_no_row_is_removed_and_files_are_merged(shop: Shop, warehouse
     assert listed == sorted(listed, key=lambda row: (row[0], row[1] or 0))
     assert shop.project.run().table("shop.orders")["status"] == "nothing new"
     # no row of the raw table has changed; ledger and state were rewritten
-    shop.proven(by="batches_complete state_consistent")
+    shop.run_tests(by="batches_complete state_consistent")
 
     shop.change()
     shop.project.run()
@@ -87,10 +87,10 @@ def test_superseded_versions_go_and_the_newest_stay(shop: Shop) -> None:
     shop.change()
     shop.project.run()
     shop.freed(shop.compact("--keep-versions", "1", *ORDERS_ONLY))
-    shop.proven()
+    shop.run_tests()
     # a row that was removed in another way is detected
     shop.project.spark.sql(f"delete from {shop.project.schema}.orders where id = {ORDERS}")
-    rows = shop.proven("batches_complete", by="batches_complete")["batches_complete"]
+    rows = shop.run_tests("batches_complete", by="batches_complete")["batches_complete"]
     [row] = [one for one in rows if one["problem"].startswith("up to this batch, raw table and")]
     removed = ROWS - ORDERS  # below the newest batch, one version of each order is left
     assert (row["rows_in_ledger"], row["rows_in_raw"]) == (ROWS, ROWS - removed - 1)
@@ -178,7 +178,7 @@ def test_the_record_of_the_newest_commit_survives(shop: Shop) -> None:
     assert project.rows("select status, rows_appended from raw._cq_syncs where batch = 5") == [
         ("recovered", CHANGED)
     ]
-    shop.proven(by="batches_complete inclusive_cursor state_consistent")
+    shop.run_tests(by="batches_complete inclusive_cursor state_consistent")
 
 
 def test_a_ledger_rebuilt_after_compaction(shop: Shop) -> None:
@@ -193,7 +193,7 @@ def test_a_ledger_rebuilt_after_compaction(shop: Shop) -> None:
         (4, None),
         (5, CHANGED),
     ]
-    shop.proven(by="batches_complete inclusive_cursor")
+    shop.run_tests(by="batches_complete inclusive_cursor")
 
 
 def test_without_a_key_nothing_is_removed(project: Project, postgres_database: Database) -> None:

@@ -45,7 +45,7 @@ def _change(database: Database, number: int) -> None:
         )
 
 
-def _dbt(project: Project, folder: Path) -> DbtProject:
+def _create_dbt_project(project: Project, folder: Path) -> DbtProject:
     name = project.schema
     dbt = DbtProject(project.spark, folder, schema=f"mart_{name}", raw_schema=name)
     key = {"unique_key": "id", "cursor_field": "at"}
@@ -58,7 +58,7 @@ def _dbt(project: Project, folder: Path) -> DbtProject:
     return dbt
 
 
-def _size(folder: Path) -> tuple[int, int]:
+def _measure(folder: Path) -> tuple[int, int]:
     files = [file for file in folder.rglob("*") if file.is_file()]
     return len(files), sum(file.stat().st_size for file in files)
 
@@ -84,7 +84,7 @@ def test_a_loader_runs_during_compaction(
     for number in range(BATCHES):
         _change(postgres_database, number)
         project.run()
-    dbt = _dbt(project, tmp_path / "dbt")
+    dbt = _create_dbt_project(project, tmp_path / "dbt")
     manifest = dbt.parse()
 
     def rows(model: str) -> list[str]:
@@ -114,7 +114,7 @@ def test_a_loader_runs_during_compaction(
                 endings[status] += 1
 
     folders = {table: warehouse / project.schema / table for table in (*TABLES, "_cq_state")}
-    sizes = {table: [_size(folder)] for table, folder in folders.items()}
+    sizes = {table: [_measure(folder)] for table, folder in folders.items()}
     loader = threading.Thread(target=load)
     loader.start()
     try:
@@ -131,7 +131,7 @@ def test_a_loader_runs_during_compaction(
     assert final.code == 0, final.text
     reports = [event for event in ran.events + final.events if event["event"] == "compacted"]
     for table, folder in folders.items():
-        sizes[table].append(_size(folder))
+        sizes[table].append(_measure(folder))
 
     project.run()
     good("build", *own)

@@ -58,7 +58,7 @@ FORMAT = "write.delete.format.default"
 
 
 @contextmanager
-def _crashes() -> Iterator[None]:
+def _crash_at_steps() -> Iterator[None]:
     """Lets the compaction of each table in CRASHES die at its step; other tables are compacted."""
     calls: Counter[tuple[str, str]] = Counter()
     compact_raw = compaction.compact_raw
@@ -154,7 +154,7 @@ class Fleet:
         properties = dict(self.project.rows(f"show tblproperties raw.{table}"))
         return str(properties["strandline.compacted_to"])
 
-    def prove(self, test: str) -> None:
+    def run_dbt_test(self, test: str) -> None:
         """Runs a dbt test of the ledger or the state, which covers all tables. It must pass."""
         results = self.dbt.run("test", "--select", f"test_name:{test}", manifest=self.manifest)
         assert [(one.status, one.message) for one in results.values()] == [("pass", "")]
@@ -195,7 +195,7 @@ def test_a_crash_at_each_step_and_a_kill_at_any_moment(
     assert fleet.recorded() == recorded
     # `as_of` refuses batches that compaction has removed versions of; here there are none
     assert fleet.compacted_to(UNREMOVABLE) == "0"
-    fleet.prove(ACCOUNTED)
+    fleet.run_dbt_test(ACCOUNTED)
 
     synced = project.run()
     assert {synced.table(f"shop.{table}")["status"] for table in TABLES} == {"nothing new"}
@@ -211,14 +211,14 @@ def test_a_crash_at_each_step_and_a_kill_at_any_moment(
     assert {fleet.compacted_to(table) for table in TABLES} == {"2"}
     assert {project.snapshots(table) for table in TABLES} == {1}
     # rows, commits, state and ledger are as before: only the record of removed rows can be wrong
-    fleet.prove(ACCOUNTED)
+    fleet.run_dbt_test(ACCOUNTED)
 
 
 def _crash_all(fleet: Fleet) -> None:
     """Compacts the tables in CRASHES, and the one whose rows cannot be removed."""
     fleet.alter(UNREMOVABLE, f"set tblproperties ('{FORMAT}' = 'none such')")
     chosen = [option for table in TABLES[:-KILLS] for option in ("--select", f"shop.{table}")]
-    with _crashes():
+    with _crash_at_steps():
         ran = fleet.project.loader(*COMPACT, *chosen)
     assert ran.code == 1, ran.text
     died = {f"table shop.{table}: died. Run again" for table in CRASHES}

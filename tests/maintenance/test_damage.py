@@ -62,13 +62,13 @@ def shop(original: Original, tmp_path: Path) -> Project:
     return original.again(tmp_path)
 
 
-def _cut_metadata(shop: Project, warehouse: Path) -> Path:
+def _truncate_metadata(shop: Project, warehouse: Path) -> Path:
     """Truncates the metadata of orders, as after a power cut. Returns the metadata folder."""
-    _cut(_metadata(warehouse / shop.schema / "orders"), 200)
+    _truncate(_find_metadata(warehouse / shop.schema / "orders"), 200)
     return warehouse / shop.schema / "orders" / "metadata"
 
 
-def _told_once(ran: Ran, where: str) -> None:
+def _assert_one_error(ran: Ran, where: str) -> None:
     """Checks that the command failed with one error, which names the table and the file."""
     assert ran.code == 1, ran.text
     [error] = ran.errors
@@ -79,11 +79,11 @@ def _told_once(ran: Ran, where: str) -> None:
 def test_other_tables_are_synced_and_compacted(
     shop: Project, database: Database, warehouse: Path
 ) -> None:
-    metadata = _cut_metadata(shop, warehouse)
+    metadata = _truncate_metadata(shop, warehouse)
     where = f"table {shop.schema}.orders"
     for arguments in ((), ("--keep-versions", "1")):
         ran = shop.loader("compact", *arguments)
-        _told_once(ran, where)
+        _assert_one_error(ran, where)
         done = {e["table"]: e for e in ran.events if e["event"] == "compacted"}
         assert set(done) == {
             "shop.items",
@@ -92,7 +92,7 @@ def test_other_tables_are_synced_and_compacted(
         assert not done["shop.items"]["note"]
     shop.spark.sql(f"delete from {shop.schema}._cq_syncs where table_name = 'items'")
     ran = shop.loader("state", "rebuild")
-    _told_once(ran, where)
+    _assert_one_error(ran, where)
     assert [(e["table"], e["syncs_added"]) for e in ran.events if e["event"] == "rebuilt"] == [
         ("shop.items", 2)
     ]
@@ -101,7 +101,7 @@ def test_other_tables_are_synced_and_compacted(
     for table in ("orders", "items"):
         database.execute(f"insert into {table} values (3, 3)")
     ran = shop.loader("run")
-    _told_once(ran, "table shop.orders")
+    _assert_one_error(ran, "table shop.orders")
     assert ran.table("shop.items")["appended"] == 1
 
     # the steps in docs/recovery.md, "A damaged table"
@@ -119,7 +119,7 @@ def test_a_damaged_model_only_prevents_the_removal_of_versions(
     shop: Project, warehouse: Path
 ) -> None:
     """It may need any version, so none is removed. Compaction does the rest."""
-    _cut_metadata(shop, warehouse)
+    _truncate_metadata(shop, warehouse)
     marts = f"mart_{shop.schema}"
     shop.spark.sql(f"create namespace {marts}")
     shop.spark.sql(f"create table {marts}.latest (id int) using iceberg")
@@ -135,17 +135,17 @@ def test_a_damaged_model_only_prevents_the_removal_of_versions(
     assert done["shop.items"] == f"table {marts}.latest cannot be read, so it may need any version"
 
 
-def _newest(folder: Path, pattern: str) -> Path:
+def _find_newest(folder: Path, pattern: str) -> Path:
     return max(folder.glob(pattern), key=lambda file: file.stat().st_mtime_ns)
 
 
-def _metadata(folder: Path) -> Path:
+def _find_metadata(folder: Path) -> Path:
     """Returns the table's current metadata file."""
     version = (folder / "metadata/version-hint.text").read_text().strip()
     return folder / f"metadata/v{version}.metadata.json"
 
 
-def _cut(file: Path, size: int | None) -> None:
+def _truncate(file: Path, size: int | None) -> None:
     """Truncates a file, or deletes it if `size` is None."""
     if size is None:
         file.unlink()
@@ -153,7 +153,7 @@ def _cut(file: Path, size: int | None) -> None:
         file.write_bytes(file.read_bytes()[:size])
 
 
-def _told(ran: Ran, where: str, stopped: str) -> None:
+def _assert_stopped(ran: Ran, where: str, stopped: str) -> None:
     """Checks that the only error names the damaged table, and no table that was being synced."""
     assert ran.code == 1, ran.text
     [error] = ran.errors
@@ -171,12 +171,12 @@ def test_a_damaged_ledger_is_named_and_rebuilt(
     ledger, folder = f"{shop.schema}._cq_syncs", warehouse / shop.schema / "_cq_syncs"
     before = shop.rows("select table_name, batch from raw._cq_syncs where batch is not null")
     if how == "metadata cut off":
-        _cut(_metadata(folder), 200)
+        _truncate(_find_metadata(folder), 200)
     else:
-        _cut(_newest(folder, "metadata/snap-*.avro"), None)
+        _truncate(_find_newest(folder, "metadata/snap-*.avro"), None)
     database.execute("insert into items values (3, 3)")
     for command in (("run",), ("status",), ("state", "rebuild", "--select", "shop.items")):
-        _told(shop.loader(*command), f"table {ledger}", "All syncs into this schema")
+        _assert_stopped(shop.loader(*command), f"table {ledger}", "All syncs into this schema")
     ran = shop.loader("compact", "--keep-versions", "1")
     assert {error.partition(":")[0] for error in ran.errors} == {f"table {ledger}"}, ran.errors
 
@@ -200,17 +200,17 @@ def test_damaged_state_and_comparisons_are_named_and_rebuilt(
     shop: Project, database: Database, warehouse: Path
 ) -> None:
     folder = warehouse / shop.schema
-    _cut(_metadata(folder / "_cq_reconciled"), 200)
+    _truncate(_find_metadata(folder / "_cq_reconciled"), 200)
     database.execute("insert into items values (3, 3)")
     compare = ("reconcile", "--buckets", "2", "--per-run", "1")
     where = f"table {shop.schema}._cq_reconciled"
-    _told(shop.loader(*compare), where, "Syncs continue; comparisons")
+    _assert_stopped(shop.loader(*compare), where, "Syncs continue; comparisons")
     assert shop.run().table("shop.items")["status"] == "nothing new"  # reconcile synced it
-    _cut(_metadata(folder / "_cq_state"), None)
+    _truncate(_find_metadata(folder / "_cq_state"), None)
     database.execute("insert into items values (4, 4)")
     for command in (("run",), ("state", "list")):
         where = f"state table {shop.schema}._cq_state"
-        _told(shop.loader(*command), where, "All syncs that keep their cursors there")
+        _assert_stopped(shop.loader(*command), where, "All syncs that keep their cursors there")
     ran = shop.loader("state", "rebuild")
     assert ran.code == 0, ran.text
     assert [warning.partition(": ")[0] for warning in ran.warnings] == [
@@ -221,7 +221,7 @@ def test_damaged_state_and_comparisons_are_named_and_rebuilt(
     assert shop.loader(*compare).code == 0
 
 
-def _told_of(project: Project, column: str) -> list[LoaderError]:
+def _read_errors(project: Project, column: str) -> list[LoaderError]:
     """Reads a column of table t with Spark and without it. Returns the errors that users see."""
     lake, found = project.lake(), []
     for read in (
@@ -255,8 +255,8 @@ def test_any_damaged_file_is_reported_as_damage(
     lake.prepare()
     lake.create("t", "id bigint, text string")
     append_rows(lake, "t", [{"id": n, "text": str(n)} for n in range(3)])
-    _cut(_newest(warehouse / project.schema, f"t/{pattern}"), size)
-    for found in _told_of(project, "id"):
+    _truncate(_find_newest(warehouse / project.schema, f"t/{pattern}"), size)
+    for found in _read_errors(project, "id"):
         assert isinstance(found, DamagedError), f"{found}"
         assert re.fullmatch(rf"its {part} cannot be read: .+ is damaged or missing", found.what)
         assert "Java" not in str(found)
@@ -270,11 +270,11 @@ def test_a_flipped_bit_is_found_without_checksum_files(project: Project, warehou
     append_rows(lake, "t", [{"id": 1, "text": "unmistakable"}])
     folder = warehouse / project.schema / "t"
     assert not list(folder.rglob(".*.crc"))
-    file = _newest(folder, "data/*.parquet")
+    file = _find_newest(folder, "data/*.parquet")
     written = file.read_bytes()
     file.write_bytes(written.replace(b"unmistakable", b"unmistakaBle", 1))
     assert file.read_bytes() != written
-    for found in _told_of(project, "text"):
+    for found in _read_errors(project, "text"):
         assert isinstance(found, DamagedError), f"{found}"
         assert re.fullmatch(r"its data cannot be read: .+ is damaged or missing", found.what)
 
@@ -290,7 +290,7 @@ def test_a_damaged_table_is_quarantined_in_a_catalog_of_names(
     append_rows(lake, "_cq_syncs", [{"id": 1}])
     assert quarantine_table(lake, "_cq_syncs") is None
     # Deleted rather than truncated, because Iceberg retries a truncated file for a minute.
-    _newest(tmp_path / "shared/raw/_cq_syncs/metadata", "*.metadata.json").unlink()
+    _find_newest(tmp_path / "shared/raw/_cq_syncs/metadata", "*.metadata.json").unlink()
     done = quarantine_table(lake, "_cq_syncs")
     assert done is not None
     assert "are still in their folder" in done

@@ -22,7 +22,7 @@ def _rows(shop: Shop, model: str) -> list[str]:
     return sorted(as_json(row) for row in shop.dbt.rows(model))
 
 
-def _freed(shop: Shop) -> dict[str, Any]:
+def _compact(shop: Shop) -> dict[str, Any]:
     return shop.freed(shop.compact(VERSIONS, "--expire-days", "0", *ORDERS_ONLY))
 
 
@@ -37,15 +37,15 @@ def test_versions_that_a_snapshot_has_not_merged_are_kept(shop: Shop) -> None:
     assert (found.history, merged, found.key, found.cursor) == (False, 5, ("id",), "at")
     assert found.reads(f"{shop.project.schema}.orders")
     before = _rows(shop, "lagging")
-    freed = _freed(shop)
+    freed = _compact(shop)
     assert freed["note"] == f"{found.name} has merged up to batch 5 only"
     # one version of each order from the first five batches, and all rows of the three later ones
     assert freed["rows_after"] == ORDERS + 3 * CHANGED
     assert _rows(shop, "lagging") == before
-    shop.proven(by=JUDGED)
+    shop.run_tests(by=JUDGED)
     shop.dbt.run("run", "--select", "lagging")
     merged = _rows(shop, "lagging")
-    assert _freed(shop)["rows_after"] == ORDERS + CHANGED
+    assert _compact(shop)["rows_after"] == ORDERS + CHANGED
     shop.dbt.run("run", "--select", "lagging", "--full-refresh")
     assert _rows(shop, "lagging") == merged
 
@@ -66,13 +66,13 @@ def test_for_a_history_only_repeated_rows_are_removed(shop: Shop) -> None:
         project.run()
     shop.dbt.run("run", "--select", "history")
     before, raw = _rows(shop, "history"), len(shop.versions())
-    freed = _freed(shop)
+    freed = _compact(shop)
     assert freed["note"].startswith("only repeated rows are removed: ")
     assert freed["rows_after"] < raw
     assert _rows(shop, "history") == before
     shop.dbt.run("run", "--select", "history", "--full-refresh")
     assert _rows(shop, "history") == before
-    shop.proven(by="batches_complete no_duplicates inclusive_cursor matches_raw")
+    shop.run_tests(by="batches_complete no_duplicates inclusive_cursor matches_raw")
 
 
 def test_a_snapshot_of_another_key_keeps_all_versions(shop: Shop) -> None:
@@ -136,7 +136,7 @@ def test_a_model_built_during_compaction_keeps_its_versions(
 
     monkeypatch.setattr(compaction, "count_rows", built_meanwhile)
     before = shop.versions()
-    freed = _freed(shop)
+    freed = _compact(shop)
     assert counted == [3 * CHANGED, 0]
     assert freed["note"].startswith("only repeated rows are removed: ")
     assert shop.versions() == before

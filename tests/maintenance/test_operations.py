@@ -50,4 +50,4 @@ def test_a_snapshot_table_keeps_its_rows_and_its_watermark(shop: Shop) -> None:
     assert sorted(shop.dbt.rows("latest"), key=lambda row: row["id"]) == rows
     result = shop.dbt.run("run", "--select", "latest")["latest"]
     assert result.message == "NO NEW BATCH"
-    shop.proven(by="matches_raw")
+    shop.run_tests(by="matches_raw")

@@ -23,7 +23,7 @@ from tests.maintenance.shop import Shop
 DAYS = 86_400.0
 
 
-def _left(folder: Path, name: str, age: float) -> Path:
+def _create_orphan(folder: Path, name: str, age: float) -> Path:
     """Creates a data file as left by a run that was killed `age` seconds ago."""
     source = next(folder.glob("*.parquet"))
     stray = folder / f"{name}.parquet"
@@ -37,9 +37,9 @@ def test_old_files_of_killed_runs_are_deleted(shop: Shop, warehouse: Path) -> No
     lake = warehouse / shop.project.schema
     data = lake / "orders" / "data"
     clean = shop.freed(shop.compact("--dry-run"))
-    old = [_left(data, f"old-{number}", 2 * DAYS) for number in range(3)]
-    young = _left(data, "young", 60)
-    ledger = _left(lake / "_cq_syncs" / "data", "old", 2 * DAYS)
+    old = [_create_orphan(data, f"old-{number}", 2 * DAYS) for number in range(3)]
+    young = _create_orphan(data, "young", 60)
+    ledger = _create_orphan(lake / "_cq_syncs" / "data", "old", 2 * DAYS)
     owners = {
         "gone.owner": LockRecord.of("dead", "elsewhere/1:1").to_json(),
         "dead.alive": "2025-01-01T00:00:00.000+00:00",
@@ -144,7 +144,7 @@ def test_a_copied_warehouse_is_refused_and_a_link_to_it_is_not(
         with pytest.raises(TableError, match="warehouse was copied or moved") as reported:
             seen_from("copy").handle(table)
         assert str(tmp_path / "copy") in str(reported.value)
-    _no_state_of(seen_from("copy"))
+    _assert_state_is_refused(seen_from("copy"))
     assert seen_from("link").handle("orders").currentSnapshot() is not None
     # the original was moved, so that none of the files is where the metadata says
     elsewhere = warehouse.with_name(f"{warehouse.name}_moved")
@@ -153,7 +153,7 @@ def test_a_copied_warehouse_is_refused_and_a_link_to_it_is_not(
     (warehouse / schema).rename(elsewhere / schema)
     try:
         moved = seen_from("moved")
-        _no_state_of(moved)
+        _assert_state_is_refused(moved)
         with pytest.raises(TableError, match="warehouse was copied or moved"):
             quarantine_table(moved, "_cq_syncs")
         with (
@@ -165,7 +165,7 @@ def test_a_copied_warehouse_is_refused_and_a_link_to_it_is_not(
         (elsewhere / schema).rename(warehouse / schema)
 
 
-def _no_state_of(lake: Lake) -> None:
+def _assert_state_is_refused(lake: Lake) -> None:
     """Checks that its state is neither shown nor changed, and not reported as damaged."""
     state = LakeState(lake, "_cq_state")
     for ask in (state.rows, lambda: state.rows("shop.orders"), lambda: state.prune({"x": 1})):

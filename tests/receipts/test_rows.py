@@ -53,7 +53,7 @@ def _problems(ran: Ran) -> list[str]:
     return [f"{e['where']}: {e['what']}" for e in ran.events if e["event"] == "error"]
 
 
-def _snapshot(project: Project) -> int:
+def _find_snapshot(project: Project) -> int:
     [(snapshot,)] = project.rows(
         "select max_by(snapshot_id, made_current_at) from raw.orders.history"
     )
@@ -73,7 +73,7 @@ def _set_snapshot(project: Project, snapshot: int) -> None:
 
 
 @contextmanager
-def _flipped_byte(path: Path) -> Iterator[None]:
+def _flip_byte(path: Path) -> Iterator[None]:
     """Changes a byte of a file, and removes Hadoop's checksum of the file."""
     content = bytearray(path.read_bytes())
     path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
@@ -93,7 +93,7 @@ def _insert(project: Project, batch: str) -> None:
     )
 
 
-def _file(project: Project, batch: int) -> Path:
+def _find_file(project: Project, batch: int) -> Path:
     """Returns the data file of a batch."""
     [(file,)] = project.rows(f"select distinct _file from raw.orders where _cq_batch = {batch}")
     return Path(str(file).removeprefix("file:"))
@@ -133,12 +133,12 @@ def test_each_change_of_rows_and_receipts_is_found(
     assert _verify(project, exported, copied, keys=[key]).code == 0
 
     # one byte in a data file
-    with _flipped_byte(_file(project, 7)):
+    with _flip_byte(_find_file(project, 7)):
         [problem] = _problems(_verify(project, keys=[key]))
     assert problem.startswith(f"{table}, batch 7: its rows cannot be read: ")
 
     # a deleted row, added rows, and a changed value in a valid file
-    head = _snapshot(project)
+    head = _find_snapshot(project)
     project.spark.sql(f"delete from {project.schema}.orders where id = 4 and _cq_batch = 2")
     for batch in ("cast(null as bigint)", "4L", "77L"):
         _insert(project, batch)
@@ -257,7 +257,7 @@ def test_sources_that_share_a_raw_table(
     for batch, name in enumerate(("north", "south", "north"), 1):
         _change(postgres_database, batch)
         assert project.run("--select", f"{name}.orders").table(f"{name}.orders")["batch"] == batch
-        snapshots.append(_snapshot(project))
+        snapshots.append(_find_snapshot(project))
     _roll_back(project, snapshots[1])
     assert project.run("--select", "north.orders").table("north.orders")["batch"] == 4
     ran = _verify(project, keys=[key])
@@ -277,7 +277,7 @@ def test_a_rollback_that_the_next_sync_repairs(
         _change(postgres_database, batch)
         project.run()
         if batch == 1:
-            first = _snapshot(project)
+            first = _find_snapshot(project)
     _roll_back(project, first)
     assert len(_problems(_verify(project, keys=[key]))) == 2
     assert project.run().table("shop.orders")["batch"] == 4

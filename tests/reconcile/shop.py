@@ -72,17 +72,17 @@ class ServerShop(Shop):
     database: Database
 
     def execute(self, *statements: str) -> None:
-        self.database.execute(*(self._own(one) for one in statements))
+        self.database.execute(*(self._adapt(one) for one in statements))
 
     def query(self, statement: str) -> list[tuple[Any, ...]]:
-        return [tuple(map(_told, row)) for row in self.database.query(statement)]
+        return [tuple(map(_to_text, row)) for row in self.database.query(statement)]
 
     def configure(self, project: Project, tables: list[str], **options: Any) -> None:
         if "postgresql" in self.database.url:  # otherwise the sync itself would find most changes
             options = {"sweep": "never", **options}
         project.jdbc(self.database, tables, table_options=dict.fromkeys(tables, options))
 
-    def _own(self, statement: str) -> str:
+    def _adapt(self, statement: str) -> str:
         if "mariadb" in self.database.url:
             return statement.replace(" timestamp not null", " datetime(6) not null")
         return statement.replace("timestamp('", "cast('").replace("')", "' as timestamp)")
@@ -178,7 +178,7 @@ def newest(project: Project, columns: str, key: str = "id, part", table: str = "
         f"struct(_cq_generation, changed, _cq_batch, _cq_seq)) as newest from raw.{table} "
         f"group by {key}) where not newest._cq_deleted order by {key}"
     )
-    return [tuple(map(_told, row[:-1])) for row in rows]
+    return [tuple(map(_to_text, row[:-1])) for row in rows]
 
 
 def assert_equal(project: Project, shop: Shop) -> None:
@@ -199,5 +199,5 @@ def moment(number: int) -> str:
     return f"2025-01-01 {number // 60:02d}:{number % 60:02d}:00.{number:06d}"
 
 
-def _told(value: Any) -> str | None:
+def _to_text(value: Any) -> str | None:
     return None if value is None else str(value)

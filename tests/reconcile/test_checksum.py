@@ -209,7 +209,7 @@ def compare_only_table(project: Project) -> Iterator[Comparison]:
         yield Comparison(plan, lake, contents, window, snapshot.missing_means_deleted)
 
 
-def _equal(comparison: Comparison) -> bool:
+def _is_equal(comparison: Comparison) -> bool:
     return comparison.compare_buckets(1, (0,))[1] is None
 
 
@@ -219,7 +219,7 @@ def differing_columns(comparison: Comparison) -> set[str]:
     found = set()
     for part in whole:
         comparison.contents.checksum_columns = (part,)
-        if not _equal(comparison):
+        if not _is_equal(comparison):
             found.add(part.name)
     comparison.contents.checksum_columns = whole
     return found
@@ -270,7 +270,7 @@ def test_tables_of_any_width(project: Project, postgres_database: Database, colu
     project.jdbc(postgres_database, ["t"], table_options={"t": {"cursor_field": "id"}})
     project.run()
     with compare_only_table(project) as comparison:
-        assert _equal(comparison)
+        assert _is_equal(comparison)
 
 
 def test_values_that_the_driver_shifts_are_no_differences(
@@ -285,7 +285,7 @@ def test_values_that_the_driver_shifts_are_no_differences(
     project.jdbc(mariadb_database, ["t"], table_options={"t": {"cursor_field": "id"}})
     project.run()
     with compare_only_table(project) as comparison:
-        assert not _equal(comparison)
+        assert not _is_equal(comparison)
     ran = project.loader("reconcile", "--repair")
     assert ran.code == 0, ran.text
     [found] = [e for e in ran.events if e["event"] == "reconciled"]

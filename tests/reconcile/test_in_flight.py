@@ -20,7 +20,7 @@ WRITERS = 3
 
 
 @contextlib.contextmanager
-def _writing(database: Database, clock: str, late: bool) -> Iterator[None]:
+def _run_writers(database: Database, clock: str, late: bool) -> Iterator[None]:
     """Runs writers that insert and update rows and set their cursor, until the block ends.
 
     Args:
@@ -80,7 +80,7 @@ def test_writers_of_postgresql_make_no_false_difference(
     options = {"events": {"cursor_field": "at", "sweep": "never"}}
     project.jdbc(postgres_database, ["events"], table_options=options)
     project.run()
-    with _writing(postgres_database, "now()", late=True):
+    with _run_writers(postgres_database, "now()", late=True):
         for _ in range(ROUNDS):
             ran = reconcile(project)
             assert missed(ran, "shop.events") == nothing()
@@ -114,7 +114,7 @@ def test_writers_of_mariadb_make_no_false_difference(
     options = {"events": {"cursor_field": "at", "lookback": "5 seconds"}}
     project.jdbc(mariadb_database, ["events"], table_options=options, time_zone="UTC")
     project.run()
-    with _writing(mariadb_database, "utc_timestamp(6)", late=False):
+    with _run_writers(mariadb_database, "utc_timestamp(6)", late=False):
         for _ in range(ROUNDS):
             assert missed(reconcile(project), "shop.events") == nothing()
         mariadb_database.execute(

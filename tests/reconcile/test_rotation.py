@@ -33,12 +33,12 @@ AT_ONCE = {"every": "0.1 s", "budget": "100 %"}
 """Compares all keys in each run, without a pause."""
 
 
-def _orders(ran: Ran) -> tuple[Any, ...]:
+def _read_orders(ran: Ran) -> tuple[Any, ...]:
     summary = ran.table("shop.orders")
     return summary["status"], summary["appended"]
 
 
-def _compared(project: Project) -> list[tuple[Any, ...]]:
+def _count_comparisons(project: Project) -> list[tuple[Any, ...]]:
     """Returns how often the buckets of orders were compared, and the differences and repairs."""
     return project.rows(
         "select count(*), count(distinct bucket), "
@@ -52,7 +52,7 @@ def test_a_run_repairs_what_cursors_cannot_see(project: Project, shop: Shop) -> 
     shop.open(project, reconcile=DAILY)
     shop.damage()
     ran = project.run()
-    assert _orders(ran) == ("synced", TOTAL)
+    assert _read_orders(ran) == ("synced", TOTAL)
     event = ran.table("shop.orders")
     assert event["read"] == event["appended"] + event["redelivered"]
     lost = ("rows_below_cursor", "rows_at_cursor", "rows_cursor_unmoved")
@@ -62,7 +62,7 @@ def test_a_run_repairs_what_cursors_cannot_see(project: Project, shop: Shop) -> 
         "updates, 3 missed rows and 5 missed deletes were appended"
     ) in ran.warnings
     assert_equal(project, shop)
-    assert _compared(project) == [(64, 64, TOTAL, True)]
+    assert _count_comparisons(project) == [(64, 64, TOTAL, True)]
     # the ledger; without a consistent snapshot, the source is synced again before the repair
     ledger = "select distinct batch, mode, status, rows_appended from raw._cq_syncs"
     assert set(project.rows(ledger)) == {
@@ -81,13 +81,13 @@ def test_a_run_repairs_what_cursors_cannot_see(project: Project, shop: Shop) -> 
 
     # less than a day later nothing is compared; another `every` and `budget` are accepted
     shop.execute("update orders set note = 'again' where id = 11")
-    assert _orders(project.run()) == ("nothing new", 0)
-    assert _compared(project) == [(64, 64, TOTAL, True)]
+    assert _read_orders(project.run()) == ("nothing new", 0)
+    assert _count_comparisons(project) == [(64, 64, TOTAL, True)]
     shop.configure(project, ["orders"], cursor_field="changed", reconcile=AT_ONCE)
-    assert _orders(project.run()) == ("synced", 2)
+    assert _read_orders(project.run()) == ("synced", 2)
     assert_equal(project, shop)
-    assert _orders(project.run("--full-refresh"))[0] == "synced"
-    assert _compared(project) == [(128, 64, TOTAL + 2, True)]
+    assert _read_orders(project.run("--full-refresh"))[0] == "synced"
+    assert _count_comparisons(project) == [(128, 64, TOTAL + 2, True)]
 
 
 def test_each_part_is_compared_in_turn(
@@ -97,7 +97,7 @@ def test_each_part_is_compared_in_turn(
     shop.open(project)
     more = [f"({n}, 'p', 'more', 1, timestamp('{moment(FIRST + 1)}'))" for n in range(3000, 4500)]
     shop.execute(f"insert into orders values {', '.join(more)}")
-    assert _orders(project.run()) == ("synced", 1500)
+    assert _read_orders(project.run()) == ("synced", 1500)
     shop.configure(project, ["orders"], cursor_field="changed", reconcile=DAILY)
     shop.damage()
     monkeypatch.setattr(rotation, "SMALL_ROWS", 0)
@@ -108,13 +108,13 @@ def test_each_part_is_compared_in_turn(
     appended = 0
     for number in range(PARTS):
         ran = project.run()
-        appended += _orders(ran)[1]
+        appended += _read_orders(ran)[1]
         seen = (number + 1) * 64 // PARTS
-        assert _compared(project)[0][:2] == (seen, seen)
+        assert _count_comparisons(project)[0][:2] == (seen, seen)
     assert appended == TOTAL
-    assert _compared(project) == [(64, 64, TOTAL, True)]
+    assert _count_comparisons(project) == [(64, 64, TOTAL, True)]
     assert_equal(project, shop)
-    assert _orders(project.run()) == ("nothing new", 0)
+    assert _read_orders(project.run()) == ("nothing new", 0)
     again = "select bucket from raw._cq_reconciled group by bucket having count(*) = 2 order by 1"
     assert project.rows(again) == [(bucket,) for bucket in range(64 // PARTS)]
 
@@ -125,13 +125,13 @@ def test_many_deletes_and_foreign_histories(project: Project, shop: Shop) -> Non
     # too many deletes
     shop.execute("delete from orders where id > 150")
     ran = project.run()
-    assert _orders(ran) == ("nothing new", 0)
+    assert _read_orders(ran) == ("nothing new", 0)
     assert any(
         "64 of 64 buckets of its keys were compared: 50 of 200 rows (more than a tenth) are" in t
         and "`loader reconcile --repair --allow-deletes --select shop.orders`" in t
         for t in ran.warnings
     )
-    assert _compared(project) == [(64, 64, 50, False)]
+    assert _count_comparisons(project) == [(64, 64, 50, False)]
     # a history from an older loader, and one that another program has altered
     schema = project.schema
     project.spark.sql(f"alter table {schema}._cq_reconciled drop column seconds")
@@ -150,7 +150,7 @@ def test_many_deletes_and_foreign_histories(project: Project, shop: Shop) -> Non
 def test_too_many_missing_rows_are_compared_again_in_each_run(project: Project, shop: Shop) -> None:
     shop.open(project, reconcile={"every": "1 day", "budget": "100 %"})
     project.run()
-    assert _compared(project) == [(64, 64, 0, False)]
+    assert _count_comparisons(project) == [(64, 64, 0, False)]
     assert _verified_until(project) is not None
     project.spark.sql(f"delete from {project.schema}._cq_reconciled")
 
@@ -161,7 +161,7 @@ def test_too_many_missing_rows_are_compared_again_in_each_run(project: Project, 
     )
     for appended, rows in ((2, 200), (0, 201)):  # the next run compares them again
         ran = project.run()
-        assert _orders(ran) == ("synced" if appended else "nothing new", appended)
+        assert _read_orders(ran) == ("synced" if appended else "nothing new", appended)
         repaired = " 1 missed update and 1 missed row were appended." if appended else ""
         assert any(
             f"51 of {rows} rows (more than a tenth) are missing from the source, so no deletes "
@@ -171,7 +171,7 @@ def test_too_many_missing_rows_are_compared_again_in_each_run(project: Project, 
         [status] = [e for e in project.loader("status").events if e["event"] == "status"]
         assert status["unrepaired"] == 51
         assert _verified_until(project) is None
-    assert _compared(project)[0][:3] == (128, 64, 53 + 51)
+    assert _count_comparisons(project)[0][:3] == (128, 64, 53 + 51)
     assert project.rows("select id, note from raw.orders where _cq_batch = 2 order by id") == [
         (11, "changed"),
         (2012, "note 12"),
@@ -189,7 +189,7 @@ def test_too_many_missing_rows_are_compared_again_in_each_run(project: Project, 
     assert_equal(project, shop)
     ran = project.run()
     assert ran.warnings == []
-    assert _compared(project)[0][0] == 3 * 64 + 8 + 2
+    assert _count_comparisons(project)[0][0] == 3 * 64 + 8 + 2
 
 
 @pytest.mark.parametrize("shop", ["postgresql"], indirect=True)
@@ -200,9 +200,9 @@ def test_differences_that_a_report_found_are_compared_by_the_next_run(
     project.run()
     shop.damage()
     assert line(reconcile(project, code=1))["repaired"] == 0
-    assert _orders(project.run()) == ("synced", TOTAL)
+    assert _read_orders(project.run()) == ("synced", TOTAL)
     assert_equal(project, shop)
-    assert _orders(project.run()) == ("nothing new", 0)
+    assert _read_orders(project.run()) == ("nothing new", 0)
 
 
 @pytest.mark.parametrize("shop", ["postgresql"], indirect=True)
@@ -210,7 +210,7 @@ def test_a_full_refresh_or_another_key_restarts_the_rotation(project: Project, s
     shop.open(project)
     reconcile(project)
     assert _verified_until(project) is not None
-    assert _orders(project.run("--full-refresh")) == ("synced", FIRST)
+    assert _read_orders(project.run("--full-refresh")) == ("synced", FIRST)
     assert _verified_until(project) is None
     project.spark.sql(f"drop table {project.schema}.orders")
     reconcile(project)  # syncs all rows, and then compares them in the same run

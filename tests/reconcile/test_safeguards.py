@@ -223,7 +223,7 @@ def ascii_database(postgres: Postgres) -> Iterator[Database]:
     maker.execute(f"drop database {name} with (force)")
 
 
-def _ascii(database: Database, *statements: str) -> None:
+def _execute_in_utf8(database: Database, *statements: str) -> None:
     with contextlib.closing(database.connect()) as connection:
         connection.execute("set client_encoding = 'UTF8'")
         for statement in statements:
@@ -233,14 +233,14 @@ def _ascii(database: Database, *statements: str) -> None:
 def test_keys_of_a_database_without_an_encoding(project: Project, ascii_database: Database) -> None:
     keys = ["Zürich", "Köln", "Genève", *(f"town {i}" for i in range(37))]
     values = ", ".join(f"('{key}', 'n', {i})" for i, key in enumerate(keys))
-    _ascii(
+    _execute_in_utf8(
         ascii_database,
         "create table towns (name text primary key, note text, c int)",
         f"insert into towns values {values}",
     )
     # few buckets per run, so that the two hashes of a key are compared in different runs
     turns = ("--buckets", "8", "--per-run", "3")
-    _compared_by_value(project, ascii_database, "'Zürich'", "'Köln'", turns)
+    _assert_compared_by_value(project, ascii_database, "'Zürich'", "'Köln'", turns)
 
 
 def test_keys_that_are_dates_in_the_gap_between_calendars(
@@ -250,10 +250,10 @@ def test_keys_that_are_dates_in_the_gap_between_calendars(
         "create table towns (name date primary key, note text, c int)",
         "insert into towns select date '1582-10-01' + i * 4, 'n', i from generate_series(0, 39) i",
     )
-    _compared_by_value(project, postgres_database, "date '1582-10-05'", "date '1582-10-09'")
+    _assert_compared_by_value(project, postgres_database, "date '1582-10-05'", "date '1582-10-09'")
 
 
-def _compared_by_value(
+def _assert_compared_by_value(
     project: Project,
     database: Database,
     updated: str,
@@ -266,7 +266,7 @@ def _compared_by_value(
     ran = reconcile(project, "--repair", *per_run)
     assert (missed(ran, "shop.towns"), line(ran, "shop.towns")["status"]) == (nothing(), "equal")
     assert project.rows("select count(*) from raw.towns") == [(40,)]
-    _ascii(
+    _execute_in_utf8(
         database,
         f"update towns set note = 'm' where name = {updated}",
         f"delete from towns where name = {deleted}",

@@ -11,7 +11,7 @@ from tests.services import Database
 from tests.sync.project import Project
 
 
-def _equal(project: Project, table: str) -> bool:
+def _is_equal(project: Project, table: str) -> bool:
     """Returns whether the sync at the start appends nothing, and nothing differs after it."""
     ran = reconcile(project)
     return line(ran, table)["synced"] == 0 and missed(ran, table) == nothing()
@@ -31,7 +31,7 @@ def test_a_column_that_was_added_with_a_default(
     # the sync before the comparison reads them again
     assert line(ran, "shop.t")["synced"] == 20
     assert missed(ran, "shop.t") == nothing()
-    assert _equal(project, "shop.t")
+    assert _is_equal(project, "shop.t")
     # a dropped column is no difference: the raw table keeps its values
     postgres_database.execute("alter table t drop column kind")
     assert missed(reconcile(project), "shop.t") == nothing()
@@ -51,7 +51,7 @@ def test_a_cursor_that_is_the_writing_transaction(
     assert line(ran, "shop.t")["synced"] == 1
     assert missed(ran, "shop.t") == {**nothing(), "missed_deletes": 3}
     assert line(ran, "shop.t")["not_compared"] == []
-    assert _equal(project, "shop.t")
+    assert _is_equal(project, "shop.t")
 
 
 def test_a_view_whose_key_the_spec_declares(project: Project, postgres_database: Database) -> None:
@@ -66,7 +66,7 @@ def test_a_view_whose_key_the_spec_declares(project: Project, postgres_database:
     postgres_database.execute("delete from t where id = 4", "update t set note = 'm' where id = 9")
     wanted = {"missed_updates": 1, "missed_rows": 0, "missed_deletes": 1}
     assert missed(reconcile(project, "--repair"), "shop.v") == wanted
-    assert _equal(project, "shop.v")
+    assert _is_equal(project, "shop.v")
 
 
 def test_columns_and_tables_that_cannot_be_compared_are_named(
@@ -143,7 +143,7 @@ def test_files_that_are_gone_are_not_deletes(project: Project) -> None:
     assert line(ran, "drop.orders")["synced"] == 0
     assert missed(ran, "drop.orders") == {**nothing(), "missed_updates": 2}
     first.unlink()
-    assert _equal(project, "drop.orders")
+    assert _is_equal(project, "drop.orders")
 
 
 def test_rows_that_the_source_marks_deleted(project: Project, postgres_database: Database) -> None:
@@ -164,7 +164,7 @@ def test_rows_that_the_source_marks_deleted(project: Project, postgres_database:
     assert project.rows(
         "select id, note, _cq_deleted from raw.t where _cq_batch = 2 order by id"
     ) == [(4, "n", True), (5, "n", True)]
-    assert _equal(project, "shop.t")
+    assert _is_equal(project, "shop.t")
     # without `deleted_field`, the mark does not count
     options = {"t": {"cursor_field": "at", "sweep": "never"}}
     project.jdbc(postgres_database, ["t"], table_options=options)
@@ -189,4 +189,4 @@ def test_a_column_whose_type_changed(project: Project, postgres_database: Databa
     assert line(ran, "shop.t")["synced"] == 1
     assert missed(ran, "shop.t") == {**nothing(), "missed_updates": 8}
     assert project.rows("select count(distinct n__string) from raw.t") == [(9,)]
-    assert _equal(project, "shop.t")
+    assert _is_equal(project, "shop.t")

@@ -167,7 +167,7 @@ def test_the_commands_give_the_results_in_the_guide(followed: Followed) -> None:
     assert model == named(GUIDE, "sql", "models/strandline/shop_orders_latest.sql")
     for name in ("models.yml", "sources.yml"):
         shown = yaml.safe_load(named(GUIDE, "yaml", f"models/strandline/{name}"))
-        assert _within(shown, yaml.safe_load((written / name).read_text())), name
+        assert _is_within(shown, yaml.safe_load((written / name).read_text())), name
 
     rows = {}
     for table in sorted((lakehouse / "warehouse").glob("*/*/metadata")):
@@ -181,12 +181,12 @@ def test_the_commands_give_the_results_in_the_guide(followed: Followed) -> None:
     assert rows["analytics/cq_sync_log"] > 0
 
 
-def _within(part: object, whole: object) -> bool:
+def _is_within(part: object, whole: object) -> bool:
     """Returns whether everything in a page's excerpt is in the whole file."""
     if isinstance(part, dict) and isinstance(whole, dict):
-        return all(key in whole and _within(value, whole[key]) for key, value in part.items())
+        return all(key in whole and _is_within(value, whole[key]) for key, value in part.items())
     if isinstance(part, list) and isinstance(whole, list):
-        return all(any(_within(one, other) for other in whole) for one in part)
+        return all(any(_is_within(one, other) for other in whole) for one in part)
     return part == whole
 
 

@@ -181,7 +181,7 @@ class TestSqlite(_WithoutKey):
             connection.exec_driver_sql("create table _cq_state (key, value, version, updated_at)")
             connection.exec_driver_sql("insert into _cq_state values (?, ?, ?, ?)", row)
         state.write("shop.b", at(2))
-        _refuse_foreign(state, "shop.a" if row[0] else "None")
+        _assert_refused(state, "shop.a" if row[0] else "None")
 
     @pytest.fixture(params=["no folder", "not a database", "read-only"])
     def broken(self, request: pytest.FixtureRequest, tmp_path: Path) -> StateBackend:
@@ -270,7 +270,7 @@ class TestRedis(_Prepared):
         backend.client.sadd(table, "shop.a")
         backend.client.sadd(table, b"\xff")
         backend.write("shop.b", at(2))
-        _refuse_foreign(backend, "shop.a")
+        _assert_refused(backend, "shop.a")
 
     @pytest.fixture(params=["down", "wrong password", "read-only", "another type"])
     def broken(
@@ -296,7 +296,7 @@ class TestRedis(_Prepared):
             client.acl_deluser("guest")
 
 
-def _refuse_foreign(backend: StateBackend, key: str) -> None:
+def _assert_refused(backend: StateBackend, key: str) -> None:
     """Asserts that a key's rows are refused, and that the state of shop.b can still change."""
     with contextlib.suppress(StateError):
         backend.rows()

@@ -52,7 +52,7 @@ def shop(original: Original, tmp_path: Path) -> Project:
     return original.again(tmp_path)
 
 
-def _local(project: Project) -> None:
+def _use_local_backend(project: Project) -> None:
     project.sources[0] |= {"backend": "local"}
     project.write()
 
@@ -118,7 +118,7 @@ def test_an_export_moves_to_another_backend_unchanged(shop: Project, tmp_path: P
     printed = CliRunner().invoke(main, ["-c", config, "state", "export"])
     assert printed.stdout == file.read_text("utf-8")
 
-    _local(shop)
+    _use_local_backend(shop)
     done = shop.loader("state", "import", str(file))
     assert done.code == 0, done.text
     assert [(e["table"], e["versions_added"], e["version"]) for e in done.events] == [

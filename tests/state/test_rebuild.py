@@ -58,7 +58,7 @@ def shop(original: Original, tmp_path: Path) -> Project:
     return original.again(tmp_path)
 
 
-def _proven(project: Project, spark: SparkSession, folder: Path) -> None:
+def _assert_dbt_tests_pass(project: Project, spark: SparkSession, folder: Path) -> None:
     """Checks that the dbt tests of the raw tables, the state and the ledger pass."""
     folder.mkdir()
     dbt = DbtProject(spark, folder, schema=f"{project.schema}_dbt", raw_schema=project.schema)
@@ -108,7 +108,7 @@ def test_dropped_state_and_ledger_are_rebuilt(
     ] == [("shop.items", 1, 1, 1), ("shop.orders", 3, 3, 3)]
     assert (_states(shop), _syncs(shop)) == before
     assert shop.rows("select distinct status from raw._cq_syncs") == [("recovered",)]
-    _proven(shop, spark, tmp_path / "dbt")
+    _assert_dbt_tests_pass(shop, spark, tmp_path / "dbt")
 
     again = shop.loader("state", "rebuild")
     assert [(e["states_added"], e["syncs_added"]) for e in again.events] == [(0, 0), (0, 0)]
@@ -174,7 +174,7 @@ def test_expired_commits_are_rebuilt_from_their_rows(
     ]
     assert _syncs(shop)[-1] == before[-1]  # the newest comes from its commit
     assert [version for key, version, _ in _states(shop) if key == "shop.orders"] == [1]
-    _proven(shop, spark, tmp_path / "dbt")
+    _assert_dbt_tests_pass(shop, spark, tmp_path / "dbt")
     assert shop.run().table("shop.orders")["status"] == "nothing new"
 
 

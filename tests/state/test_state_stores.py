@@ -253,7 +253,7 @@ spec: {name: store, path: PATH, spec: {connection_string: "CONNECTION"}}
 """
 
 
-def _opened(folder: Path, path: str, connection: str) -> Any:
+def _open_backend(folder: Path, path: str, connection: str) -> Any:
     file = folder / "loader.yml"
     file.write_text(SPEC.replace("PATH", path).replace("CONNECTION", connection))
     spec = load_spec(file)
@@ -284,7 +284,7 @@ def test_a_missing_package_is_named_with_its_remedy(
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(SpecError) as raised:
-        _opened(tmp_path, path, connection)
+        _open_backend(tmp_path, path, connection)
     assert raised.value.remedy == f"pip install '{package}'"
     assert module in raised.value.what
 
@@ -305,7 +305,7 @@ def test_a_wrong_connection_string_is_reported_without_its_password(
     tmp_path: Path, path: str, connection: str, reported: str
 ) -> None:
     with pytest.raises(SpecError, match=reported) as raised:
-        _opened(tmp_path, path, connection)
+        _open_backend(tmp_path, path, connection)
     assert raised.value.where.endswith("spec.connection_string")
     assert "hunter22" not in str(raised.value)
 

@@ -19,15 +19,17 @@ from loader.spec import entry_points
 URL = "jdbc:postgresql://h/shop"
 
 
-def _own(kind: type[Snapshot]) -> set[str]:
+def _list_overridden(kind: type[Snapshot]) -> set[str]:
     members = inspect.getmembers(Snapshot, inspect.isfunction)
     public = {name for name, _ in members if not name.startswith("_")}
     return {name for name in public if getattr(kind, name) is not getattr(Snapshot, name)}
 
 
 def test_the_composite_snapshot_has_every_method_of_both() -> None:
-    assert _own(LogSnapshot) | _own(JdbcSnapshot) <= _own(CompositeSnapshot)
-    assert "has_more" in _own(LogSnapshot)
+    assert _list_overridden(LogSnapshot) | _list_overridden(JdbcSnapshot) <= _list_overridden(
+        CompositeSnapshot
+    )
+    assert "has_more" in _list_overridden(LogSnapshot)
 
 
 def test_each_call_goes_to_the_snapshot_that_reads_the_table() -> None:
@@ -48,7 +50,7 @@ def test_each_call_goes_to_the_snapshot_that_reads_the_table() -> None:
     followed, queried = (SourceTable(TableRef(n), None) for n in ("followed", "queried"))  # type: ignore[arg-type]
     by_queries = {"read_current_rows", "read_first", "contents"}
     own = {"use_marks", "open_later", "masks_rows", "get_query_snapshot"}
-    for name in sorted(_own(CompositeSnapshot) - own):
+    for name in sorted(_list_overridden(CompositeSnapshot) - own):
         method = getattr(composite, name)
         first = [None] if "spark" in inspect.signature(getattr(Snapshot, name)).parameters else []
         log = "beside" if name in by_queries else "log"

@@ -29,7 +29,7 @@ instants = st.integers(0, 400 * 86400 * 1_000_000).map(
 zones = st.integers(-48, 56).map(lambda quarters: dt.timedelta(minutes=15 * quarters))
 
 
-def _cut(moment: dt.datetime, unit: int) -> dt.datetime:
+def _truncate(moment: dt.datetime, unit: int) -> dt.datetime:
     if not unit:
         return moment
     seconds = (moment - dt.datetime.min) // dt.timedelta(seconds=unit) * unit
@@ -90,7 +90,7 @@ def test_a_late_and_truncated_time_is_in_the_window(
     """Simulates an application in any time zone that writes a row right after the last sync."""
 
     def write(moment: dt.datetime) -> Cursor:
-        local = _cut(moment + zone, unit)
+        local = _truncate(moment + zone, unit)
         return _cursor(local - zone if type_ is CursorType.TIMESTAMPTZ else local, type_)
 
     last = [write(min(moment, committed)) for moment in [*others, committed]]

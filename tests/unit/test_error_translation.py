@@ -10,7 +10,7 @@ import pytest
 from loader.spark.error_translation import translate_error
 
 
-def _failed(number: int, file: str | None = None) -> str:
+def _translate(number: int, file: str | None = None) -> str:
     error = OSError(number, os.strerror(number), *([file] if file else []))
     return str(translate_error(error, "table shop.orders"))
 
@@ -37,7 +37,7 @@ def _failed(number: int, file: str | None = None) -> str:
     ],
 )
 def test_errors_of_the_system_are_sentences(number: int, file: str | None, text: str) -> None:
-    assert _failed(number, file) == f"table shop.orders: {text}"
+    assert _translate(number, file) == f"table shop.orders: {text}"
 
 
 def test_a_value_nested_too_deeply_is_not_reported_as_a_defect() -> None:

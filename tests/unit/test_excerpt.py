@@ -65,7 +65,7 @@ def test_a_secret_longer_than_the_part_that_is_searched() -> None:
 
 def test_no_other_code_cuts_texts() -> None:
     found = {
-        path.relative_to(ROOT / "loader").as_posix(): _cuts(path.read_text(encoding="utf-8"))
+        path.relative_to(ROOT / "loader").as_posix(): _find_cuts(path.read_text(encoding="utf-8"))
         for path in (ROOT / "loader").rglob("*.py")
     }
     cuts = {name: texts for name, texts in found.items() if texts}
@@ -73,7 +73,7 @@ def test_no_other_code_cuts_texts() -> None:
     assert set(CUT) <= set(cuts), "these cut nothing any more"
 
 
-def _cuts(text: str) -> list[str | None]:
+def _find_cuts(text: str) -> list[str | None]:
     """Returns the slices that end at a constant, or at a number above 30."""
     cuts = []
     for node in ast.walk(ast.parse(text)):

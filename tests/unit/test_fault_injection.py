@@ -27,15 +27,15 @@ def test_the_process_is_killed_once_all_crash_points_are_reached(
     crash = FaultInjection(places, (victim.pid,))
     crash.report_step("published", "shop.a")  # a crash point of another table
     crash.report_step("published", "shop.b")  # the first of two times
-    first = threading.Thread(target=_stands, args=(crash, "staged", "shop.a"))
+    first = threading.Thread(target=_wait_at_crash_point, args=(crash, "staged", "shop.a"))
     first.start()
     first.join()
     assert victim.poll() is None
-    _stands(crash, "published", "shop.b")
+    _wait_at_crash_point(crash, "published", "shop.b")
     assert victim.wait(10) == -signal.SIGKILL
 
 
-def _stands(crash: FaultInjection, step: str, table: str) -> None:
+def _wait_at_crash_point(crash: FaultInjection, step: str, table: str) -> None:
     with pytest.raises(TableError, match=r"waited 0.2 seconds .* --concurrency"):
         crash.report_step(step, table)
 

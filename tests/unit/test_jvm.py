@@ -22,16 +22,16 @@ from loader.spec.redaction import SPARK_REGEX, is_secret_key, java_regex
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def _loaded(text: str) -> dict[str, str]:
+def _parse_properties(text: str) -> dict[str, str]:
     """Parses a file of settings as java.util.Properties does."""
     found = {}
     for line in filter(None, text.split("\n")):
         key, _, value = re.split(r"(?<!\\)((?:\\\\)*)=", line, maxsplit=1)
-        found[_plain(key)] = _plain(value)
+        found[_unescape(key)] = _unescape(value)
     return found
 
 
-def _plain(text: str) -> str:
+def _unescape(text: str) -> str:
     units = re.sub(
         r"\\(?:u([0-9a-f]{4})|(.))",
         lambda m: chr(int(m[1], 16)) if m[1] else {"t": "\t", "f": "\f"}.get(m[2], m[2]),
@@ -44,15 +44,15 @@ def _plain(text: str) -> str:
 def test_any_value_is_read_back_from_the_settings_file(value: str) -> None:
     text = format_properties({"spark.a": value, "spark.b": "b"})
     assert text.isascii()
-    assert _loaded(text) == {"spark.a": value, "spark.b": "b"}
+    assert _parse_properties(text) == {"spark.a": value, "spark.b": "b"}
 
 
-def _left(temporary: Path) -> list[str]:
+def _list_leftovers(temporary: Path) -> list[str]:
     """Lists the loader's files in the temporary folder. Java's own (hsperfdata) do not count."""
     return [path.name for path in temporary.iterdir() if path.name.startswith("strandline-")]
 
 
-def _ran(program: str, temporary: Path) -> subprocess.CompletedProcess[str]:
+def _run_program(program: str, temporary: Path) -> subprocess.CompletedProcess[str]:
     """Runs a program with its own temporary folder, until its output ends."""
     return subprocess.run(
         [sys.executable, "-c", program],
@@ -78,11 +78,11 @@ sys.exit("a mistake in the spec")
 
 
 def test_a_jvm_that_is_not_used_ends_and_leaves_no_files(tmp_path: Path) -> None:
-    done = _ran(_BEGUN, tmp_path)
+    done = _run_program(_BEGUN, tmp_path)
     assert (done.stderr.strip(), done.returncode) == ("a mistake in the spec", 1)
     with pytest.raises(ProcessLookupError):
         os.kill(int(done.stdout), 0)
-    assert _left(tmp_path) == []
+    assert _list_leftovers(tmp_path) == []
 
 
 _FAILED = """
@@ -96,10 +96,10 @@ except RuntimeError as error:
 
 
 def test_a_jvm_that_does_not_start_is_an_error_and_leaves_no_files(tmp_path: Path) -> None:
-    done = _ran(_FAILED, tmp_path)
+    done = _run_program(_FAILED, tmp_path)
     assert done.stdout.startswith("The Java thread stack size specified is too small")
     assert done.stderr == ""
-    assert _left(tmp_path) == []
+    assert _list_leftovers(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -144,11 +144,11 @@ with unwind_on_signal():
 
 
 def test_a_signal_during_the_start_leaves_no_files(tmp_path: Path) -> None:
-    done = _ran(_SIGNALLED, tmp_path)
+    done = _run_program(_SIGNALLED, tmp_path)
     assert done.returncode == -signal.SIGTERM
     with pytest.raises(ProcessLookupError):
         os.kill(int(done.stdout), 0)
-    assert _left(tmp_path) == []
+    assert _list_leftovers(tmp_path) == []
 
 
 _CONTEXT = """
@@ -166,7 +166,7 @@ print(signal.getsignal(signal.SIGINT) is ours)
 
 def test_pyspark_does_not_take_ctrl_c(tmp_path: Path) -> None:
     """PySpark's handler would call the JVM in the middle of another call, which then fails."""
-    done = _ran(_CONTEXT, tmp_path)
+    done = _run_program(_CONTEXT, tmp_path)
     assert done.stdout == "True\n", done.stderr
 
 
@@ -183,7 +183,7 @@ print(SparkContext._gateway.proc.pid)
 
 
 def test_the_jvm_does_not_inherit_our_output(tmp_path: Path) -> None:
-    done = _ran(_STARTED, tmp_path)
+    done = _run_program(_STARTED, tmp_path)
     assert done.returncode == 0, done.stderr
     os.kill(int(done.stdout), signal.SIGKILL)  # still running, without our stdout
     assert "printed by Java" in done.stderr
@@ -209,7 +209,7 @@ print("closed")
 
 
 def test_a_connection_closes_quietly_if_the_jvm_was_killed(tmp_path: Path) -> None:
-    done = _ran(_KILLED, tmp_path)
+    done = _run_program(_KILLED, tmp_path)
     assert (done.stdout, done.returncode) == ("closed\n", 0), done.stderr
     assert "Traceback" not in done.stderr
 

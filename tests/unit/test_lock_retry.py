@@ -8,7 +8,7 @@ from loader.errors import LockedError, TableError
 from loader.lake import locks
 
 
-def _held(table: str) -> LockedError:
+def _create_error(table: str) -> LockedError:
     return LockedError("another run holds this table", where=table, remedy="wait")
 
 
@@ -19,7 +19,7 @@ def test_a_locked_table_comes_last_and_is_retried(monkeypatch: pytest.MonkeyPatc
     def work(table: str) -> str:
         asked.append(table)
         if table == "orders" and asked.count("orders") < 4:
-            raise _held(table)
+            raise _create_error(table)
         if table == "broken":
             raise TableError("broken", where=table, remedy="mend it")
         return f"{table} done"
@@ -40,7 +40,7 @@ def test_all_locked_tables_share_one_timeout(monkeypatch: pytest.MonkeyPatch) ->
 
     def work(table: str) -> str:
         asked.append(table)
-        raise _held(table)
+        raise _create_error(table)
 
     ended = list(locks.retry_locked_tables(["a", "b"], work))
     assert [table for table, _ in ended] == ["a", "b"]
@@ -58,7 +58,7 @@ def test_the_time_of_completed_tables_does_not_count(monkeypatch: pytest.MonkeyP
     def work(table: str) -> str:
         asked.append(table)
         if asked.count(table) == 1 or (table == "b" and asked.count(table) < 4):
-            raise _held(table)
+            raise _create_error(table)
         now[0] += 100
         return "done"
 

@@ -34,7 +34,7 @@ def test_positions_are_ordered() -> None:
     assert parse_position("1/0") > parse_position("0/FFFFFFFF")
 
 
-def _visible(spark: SparkSession, snapshot: VisibleTransactions, *numbers: int) -> list[int]:
+def _list_visible(spark: SparkSession, snapshot: VisibleTransactions, *numbers: int) -> list[int]:
     """Returns the transactions that a snapshot sees."""
     ids = f.lit([*numbers]).cast("array<bigint>")
     rows = spark.range(1).select(f.explode(ids).alias("number"))
@@ -43,7 +43,7 @@ def _visible(spark: SparkSession, snapshot: VisibleTransactions, *numbers: int) 
 
 def test_a_snapshot_sees_what_had_committed(spark: SparkSession) -> None:
     seen = VisibleTransactions.parse("100:110:100,105", until=7)
-    assert _visible(spark, seen, *range(98, 113)) == [
+    assert _list_visible(spark, seen, *range(98, 113)) == [
         *(98, 99, 101, 102, 103, 104, 106, 107, 108, 109)
     ]
     assert seen.text == "100:110:100,105"
@@ -54,9 +54,9 @@ def test_transaction_ids_of_32_bits_are_compared_with_those_of_64(spark: SparkSe
     beyond = 3 * 2**32
     seen = VisibleTransactions.parse(f"{beyond + 10}:{beyond + 20}:{beyond + 12}", until=7)
     before = 2**32 - 5  # just before the ids wrapped around
-    assert _visible(spark, seen, 5, 11, 12, 19, 20, 25, before) == [5, 11, 19, before]
+    assert _list_visible(spark, seen, 5, 11, 12, 19, 20, 25, before) == [5, 11, 19, before]
     low = VisibleTransactions.parse(f"{beyond - 3}:{beyond + 2}:", until=7)
-    assert _visible(spark, low, 2**32 - 4, 2) == [2**32 - 4]
+    assert _list_visible(spark, low, 2**32 - 4, 2) == [2**32 - 4]
 
 
 def test_a_mark_is_read_back_unchanged() -> None:

@@ -21,7 +21,7 @@ def _seen(minutes: float, *writers: float, running: float | None = None) -> Open
     return OpenTransactions(_at(minutes), _at(base), tuple(Writer(_at(w)) for w in writers))
 
 
-def _since(*looks: OpenTransactions) -> list[float]:
+def _compute_bounds(*looks: OpenTransactions) -> list[float]:
     found, before = [], None
     for look in looks:
         before = OpenWork.from_mark(look.to_open_work(before, look.clock).to_mark())
@@ -31,38 +31,38 @@ def _since(*looks: OpenTransactions) -> list[float]:
 
 
 def test_without_open_transactions_the_bound_is_the_clock() -> None:
-    assert _since(_seen(0), _seen(10)) == [0, 10]
+    assert _compute_bounds(_seen(0), _seen(10)) == [0, 10]
 
 
 def test_a_statement_is_known_by_its_start() -> None:
-    assert _since(_seen(0), _seen(10, running=3), _seen(20)) == [0, 3, 20]
+    assert _compute_bounds(_seen(0), _seen(10, running=3), _seen(20)) == [0, 3, 20]
 
 
 def test_a_first_statement_may_have_started_at_the_last_sync() -> None:
     # its first statement may have started at minute 0 or 3 and waited until minute 8
-    assert _since(_seen(0), _seen(10, 8)) == [0, 0]
-    assert _since(_seen(5, running=3), _seen(10, 8)) == [3, 3]
+    assert _compute_bounds(_seen(0), _seen(10, 8)) == [0, 0]
+    assert _compute_bounds(_seen(5, running=3), _seen(10, 8)) == [3, 3]
 
 
 def test_a_long_transaction_lowers_the_bound_only_while_it_is_open() -> None:
     looks = [_seen(0), _seen(10, 8), _seen(20, 8, 15), _seen(30, 15, 25), _seen(40, 35), _seen(50)]
-    assert _since(*looks) == [0, 0, 0, 10, 30, 50]
+    assert _compute_bounds(*looks) == [0, 0, 0, 10, 30, 50]
 
 
 def test_transactions_of_one_second_count_as_the_older_one() -> None:
-    assert _since(_seen(0), _seen(10, 10), _seen(20, 10)) == [0, 0, 0]
+    assert _compute_bounds(_seen(0), _seen(10, 10), _seen(20, 10)) == [0, 0, 0]
 
 
 def test_a_transaction_that_was_not_seen_may_have_waited_for_a_day() -> None:
-    assert _since(_seen(0, -5)) == [-5 - 24 * 60]
+    assert _compute_bounds(_seen(0, -5)) == [-5 - 24 * 60]
     # not seen at minute 0, because it ran on another server
-    assert _since(_seen(0), _seen(10, -5)) == [0, -5 - 24 * 60]
+    assert _compute_bounds(_seen(0), _seen(10, -5)) == [0, -5 - 24 * 60]
 
 
 def test_a_prepared_transaction_is_as_old_as_the_oldest_open_one() -> None:
     is_prepared = OpenTransactions(_at(20), _at(20), (Writer(_at(19), is_prepared=True),))
-    assert _since(_seen(0), _seen(10, 8), is_prepared) == [0, 0, 0]
-    assert _since(is_prepared)[0] < -60 * 24 * 365 * 50
+    assert _compute_bounds(_seen(0), _seen(10, 8), is_prepared) == [0, 0, 0]
+    assert _compute_bounds(is_prepared)[0] < -60 * 24 * 365 * 50
 
 
 @pytest.mark.parametrize(

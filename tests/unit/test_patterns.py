@@ -12,7 +12,7 @@ from loader.sync.table_selection import find_unused_options, match_tables
 REFS = [TableRef(name) for name in ("*", "hr_*", "hr_pay", "orders", "Orders2", "or?ers")]
 
 
-def _chosen(tables: list[str], skip: list[str] | None = None) -> list[str]:
+def _select_tables(tables: list[str], skip: list[str] | None = None) -> list[str]:
     spec = SourceSpec(
         name="shop", path="jdbc", tables=tables, skip_tables=skip or [], destinations=["lake"]
     )
@@ -21,9 +21,9 @@ def _chosen(tables: list[str], skip: list[str] | None = None) -> list[str]:
 
 
 def test_a_pattern_stays_one_even_if_a_table_has_that_name() -> None:
-    assert _chosen(["*"]) == [ref.name for ref in REFS]
-    assert _chosen(["*"], ["hr_*"]) == ["*", "orders", "Orders2", "or?ers"]
-    assert _chosen(["or?ers"]) == ["orders", "or?ers"]
+    assert _select_tables(["*"]) == [ref.name for ref in REFS]
+    assert _select_tables(["*"], ["hr_*"]) == ["*", "orders", "Orders2", "or?ers"]
+    assert _select_tables(["or?ers"]) == ["orders", "or?ers"]
 
 
 def test_what_is_skipped_does_not_depend_on_other_tables() -> None:
@@ -55,8 +55,8 @@ def test_an_exact_name_wins_over_others_that_differ_in_case() -> None:
 
 
 def test_brackets_escape_wildcards() -> None:
-    assert _chosen(["[*]", "or[?]ers", "ORDERS2"]) == ["*", "or?ers", "Orders2"]
-    assert _chosen(["hr_[*]", "missing"]) == ["hr_*", "missing"]
+    assert _select_tables(["[*]", "or[?]ers", "ORDERS2"]) == ["*", "or?ers", "Orders2"]
+    assert _select_tables(["hr_[*]", "missing"]) == ["hr_*", "missing"]
 
 
 def test_many_names_are_matched_quickly() -> None:

@@ -122,7 +122,7 @@ def test_reserved_column_names_are_refused(name: str) -> None:
         plan_table("shop", SourceTable(TableRef("orders"), schema), TableOptions(cursor_field=name))
 
 
-def _known(batch: int, cursor: int | None) -> PriorState:
+def _create_prior_state(batch: int, cursor: int | None) -> PriorState:
     at = None if cursor is None else Cursor(str(cursor), CursorType.INTEGER)
     return PriorState(
         TableState(batch=batch, cursor=at, cursor_field="id", mark={"at": 1}), batch + 1
@@ -132,11 +132,32 @@ def _known(batch: int, cursor: int | None) -> PriorState:
 @pytest.mark.parametrize(
     ("known", "after", "future", "settled", "cursor", "mark"),
     [
-        (_known(3, 5), 5, 0, False, 5, 1),
-        (_known(3, 5), 7, 0, False, 7, 2),  # set back before: the raw table has the rows in between
-        (_known(3, 5), 7, 1, False, 5, 1),  # 7 is the clock's time, not the cursor of a row
-        (_known(3, 5), 5, 0, True, 5, 2),  # late rows have arrived
-        (_known(0, None), 7, 0, False, None, 1),  # before the first batch nothing is stored
+        (_create_prior_state(3, 5), 5, 0, False, 5, 1),
+        (
+            _create_prior_state(3, 5),
+            7,
+            0,
+            False,
+            7,
+            2,
+        ),  # set back before: the raw table has the rows in between
+        (
+            _create_prior_state(3, 5),
+            7,
+            1,
+            False,
+            5,
+            1,
+        ),  # 7 is the clock's time, not the cursor of a row
+        (_create_prior_state(3, 5), 5, 0, True, 5, 2),  # late rows have arrived
+        (
+            _create_prior_state(0, None),
+            7,
+            0,
+            False,
+            None,
+            1,
+        ),  # before the first batch nothing is stored
     ],
 )
 def test_without_new_rows_the_cursor_follows_the_raw_table(

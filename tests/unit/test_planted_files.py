@@ -61,7 +61,7 @@ def _deadline() -> Iterator[None]:
     signal.signal(signal.SIGALRM, before)
 
 
-def _untouched(folder: Path) -> None:
+def _assert_untouched(folder: Path) -> None:
     assert (folder.parent / "victim").read_text() == VICTIM
     assert not (folder.parent / "made-by-the-loader").exists()
 
@@ -81,7 +81,7 @@ def test_a_lock_record(folder: Path, plant: Callable[[Path], object]) -> None:
         with pytest.raises(TableError, match=r"shared/\w+\.\w+: .*not a file") as refused:
             call()
         assert "who may write" in refused.value.remedy
-    _untouched(folder)
+    _assert_untouched(folder)
 
 
 @planted
@@ -89,7 +89,7 @@ def test_a_lock(folder: Path, plant: Callable[[Path], object]) -> None:
     plant(folder / "orders.lock")
     with pytest.raises(TableError, match=r"orders\.lock: .*not a file"):
         lock_file(folder / "orders.lock", 0).acquire()
-    _untouched(folder)
+    _assert_untouched(folder)
 
 
 def test_a_record_is_not_written_through_a_link_of_its_temporary_name(
@@ -99,7 +99,7 @@ def test_a_record_is_not_written_through_a_link_of_its_temporary_name(
     _link(folder / f"orders.owner.{os.getpid()}.guessed")
     with pytest.raises(TableError, match="File exists"):
         FileLockStore(folder).swap("orders", None, "{}")
-    _untouched(folder)
+    _assert_untouched(folder)
 
 
 def test_a_lock_record_that_is_too_large(folder: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_state_file(folder: Path, plant: Callable[[Path], object]) -> None:
     for call in calls:
         with pytest.raises(StateError, match="not a file"):
             call()
-    _untouched(folder)
+    _assert_untouched(folder)
 
 
 @planted
@@ -133,7 +133,7 @@ def test_a_renewed_configuration(folder: Path, plant: Callable[[Path], object]) 
     else:
         assert renewed.store_update(control)  # replaces the planted file
         assert renewed.apply_to({}) == {"token": "t"}
-    _untouched(folder)
+    _assert_untouched(folder)
 
 
 @planted
@@ -141,7 +141,7 @@ def test_a_file_with_secrets(folder: Path, plant: Callable[[Path], object]) -> N
     plant(folder / "config.json")
     with pytest.raises((OSError, LoaderError)):
         write_json(folder, "config.json", {"token": "t"})
-    _untouched(folder)
+    _assert_untouched(folder)
 
 
 def test_the_bridge_imports_nothing_of_the_current_folder(tmp_path: Path) -> None:

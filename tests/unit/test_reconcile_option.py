@@ -177,7 +177,7 @@ def test_buckets_that_cannot_be_repaired_and_all_others_take_turns(broken: int) 
         assert max(waits) <= periods * 8 + 1, number
 
 
-def _chosen(
+def _choose_due(
     compared: dict[int, LastComparison], clock: float, parts: int = 8, budget: str = "5 %"
 ) -> tuple[int, ...]:
     options = ReconcileOptions(every="1 day", budget=budget)
@@ -186,45 +186,45 @@ def _chosen(
 
 def test_missing_or_wrong_records_of_comparisons() -> None:
     begin, now = tuple(range(8)), 10 * DAY
-    assert _chosen({}, now) == begin
-    assert _chosen({}, now, parts=1) == tuple(range(BUCKETS))
+    assert _choose_due({}, now) == begin
+    assert _choose_due({}, now, parts=1) == tuple(range(BUCKETS))
     # a clock that was set back
-    assert _chosen(dict.fromkeys(range(64), LastComparison(now + DAY, 9999.0, 1)), now) == begin
+    assert _choose_due(dict.fromkeys(range(64), LastComparison(now + DAY, 9999.0, 1)), now) == begin
     # all compared at once by `loader reconcile`: the rotation starts again, in even steps
     at_once = dict.fromkeys(range(64), LastComparison(now, 1.0, 1))
-    assert _chosen(at_once, now + DAY / 8 - 1) == ()
-    assert _chosen(at_once, now + DAY / 8) == begin
-    assert _chosen(at_once, now + DAY - 1, parts=1) == ()
-    assert len(_chosen(at_once, now + DAY, parts=1)) == BUCKETS
+    assert _choose_due(at_once, now + DAY / 8 - 1) == ()
+    assert _choose_due(at_once, now + DAY / 8) == begin
+    assert _choose_due(at_once, now + DAY - 1, parts=1) == ()
+    assert len(_choose_due(at_once, now + DAY, parts=1)) == BUCKETS
     # buckets that were never compared come first
     some = {number: LastComparison(now, 1.0, 1) for number in range(3, 11)}
-    assert _chosen(some, now + DAY / 8) == (0, 1, 2, *range(11, 16))
+    assert _choose_due(some, now + DAY / 8) == (0, 1, 2, *range(11, 16))
     # a comparison whose duration is unknown does not delay the next
-    assert len(_chosen(dict.fromkeys(range(64), LastComparison(1.0, 0.0, 1)), now)) == BUCKETS
+    assert len(_choose_due(dict.fromkeys(range(64), LastComparison(1.0, 0.0, 1)), now)) == BUCKETS
 
 
 def test_buckets_with_unrepaired_differences_are_due() -> None:
     now = 10 * DAY
     fresh = dict.fromkeys(range(64), LastComparison(now - 60, 0.0, 1))
     differing = LastComparison(now - 60, 0.0, 1, has_unrepaired=True)
-    assert _chosen(fresh, now) == ()
-    assert _chosen(fresh | {40: differing}, now) == (40, *range(7))
-    assert len(_chosen(dict.fromkeys(range(64), differing), now, parts=1)) == BUCKETS
+    assert _choose_due(fresh, now) == ()
+    assert _choose_due(fresh | {40: differing}, now) == (40, *range(7))
+    assert len(_choose_due(dict.fromkeys(range(64), differing), now, parts=1)) == BUCKETS
     # the first part of the first rotation is repeated, together with the second one
-    assert _chosen(dict.fromkeys(range(8), differing), now) == (*range(8, 16), *range(8))
+    assert _choose_due(dict.fromkeys(range(8), differing), now) == (*range(8, 16), *range(8))
     # the budget still applies
     slow = LastComparison(now - 60, 9.0, 1, has_unrepaired=True)
-    assert _chosen(dict.fromkeys(range(64), slow), now, parts=1) == ()
+    assert _choose_due(dict.fromkeys(range(64), slow), now, parts=1) == ()
 
 
 def test_the_next_comparison_waits_for_its_budget() -> None:
     now = 10 * DAY
     slow = {number: LastComparison(now - 100.0, 100 / 8, 1) for number in range(8)}
     slow |= {number: LastComparison(now - 2 * DAY, 1.0, 1) for number in range(8, 64)}
-    assert _chosen(slow, now + 19 * 100 - 1) == ()
-    assert _chosen(slow, now + 19 * 100) == tuple(range(8, 16))
-    assert _chosen(slow, now + 3 * 19 * 100) == tuple(range(8, 32))
-    assert _chosen(slow, now, budget="100 %") == tuple(range(8, 64))
+    assert _choose_due(slow, now + 19 * 100 - 1) == ()
+    assert _choose_due(slow, now + 19 * 100) == tuple(range(8, 16))
+    assert _choose_due(slow, now + 3 * 19 * 100) == tuple(range(8, 32))
+    assert _choose_due(slow, now, budget="100 %") == tuple(range(8, 64))
     # the last attempt took 100 seconds for 8 of the 64 buckets
     assert Attempt.find_last(slow) == Attempt(now, 100.0, 8)
     assert Attempt.find_last(slow).seconds_for_all() == 800.0

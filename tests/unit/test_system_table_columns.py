@@ -14,7 +14,7 @@ from tests.dbt import rawtables
 SOURCES = Path(__file__).resolve().parents[2] / "models" / "_strandline__sources.yml"
 
 
-def _typed(columns: str) -> dict[str, str]:
+def _parse_columns(columns: str) -> dict[str, str]:
     return dict(column.split() for column in columns.split(", "))  # type: ignore[misc]
 
 
@@ -22,7 +22,7 @@ def _typed(columns: str) -> dict[str, str]:
     ("table", "written", "tested"),
     [
         ("_cq_syncs", ledger.COLUMNS, rawtables.LEDGER_COLUMNS),
-        ("_cq_state", _typed(lake_table.SCHEMA), rawtables.STATE_COLUMNS),
+        ("_cq_state", _parse_columns(lake_table.SCHEMA), rawtables.STATE_COLUMNS),
     ],
 )
 def test_the_columns_are_the_same_everywhere(
@@ -32,4 +32,4 @@ def test_the_columns_are_the_same_everywhere(
     tables = [one for source in sources for one in source["tables"]]
     [described] = [one for one in tables if one["name"] == table]
     assert {column["name"] for column in described["columns"]} == set(written)
-    assert _typed(tested) == written
+    assert _parse_columns(tested) == written
