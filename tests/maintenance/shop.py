@@ -78,7 +78,7 @@ class Shop:
     _dbt: Parsed | None = field(default=None, repr=False)
 
     def open(self, **options: Any) -> None:
-        """Creates the orders and syncs them; their cursors are seconds of a day in January."""
+        """Creates the orders and syncs them. Their cursors are times on 1 January 2025."""
         self.database.execute(
             "create table orders (id int primary key, note text, at timestamp, tags int[])",
             "insert into orders select n, 'n' || n, timestamp '2025-01-01' + n * interval '1 ms' "

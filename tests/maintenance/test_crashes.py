@@ -171,7 +171,7 @@ def test_a_crash_at_each_step_and_a_kill_at_any_moment(
     fleet = Fleet(project, postgres_database, tmp_path / "dbt")
     whole, recorded = fleet.versions(), fleet.recorded()
     assert {len(rows) for rows in whole.values()} == {ORDERS + 2 * CHANGED}
-    # removed: rows of batch 1 that batch 2 superseded; those that the newest batch did are kept
+    # rows of batch 1 that batch 2 superseded are removed, those that batch 3 superseded are kept
     small = {
         table: {row for row in rows if row[2] > 1 or row[1] > CHANGED}
         for table, rows in whole.items()

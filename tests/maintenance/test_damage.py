@@ -118,7 +118,7 @@ def test_other_tables_are_synced_and_compacted(
 def test_a_damaged_model_only_prevents_the_removal_of_versions(
     shop: Project, warehouse: Path
 ) -> None:
-    """It may need any version, so none is removed. Compaction does the rest."""
+    """The model may need any version, so none is removed. The raw table is still compacted."""
     _truncate_metadata(shop, warehouse)
     marts = f"mart_{shop.schema}"
     shop.spark.sql(f"create namespace {marts}")
@@ -250,7 +250,7 @@ def _read_errors(project: Project, column: str) -> list[LoaderError]:
 def test_any_damaged_file_is_reported_as_damage(
     project: Project, warehouse: Path, pattern: str, size: int | None, part: str
 ) -> None:
-    """Whichever file is damaged: the error says so, whether Spark reads the table or not."""
+    """Whichever file is damaged, the error says so, with Spark and without."""
     lake = project.lake()
     lake.prepare()
     lake.create("t", "id bigint, text string")
@@ -282,7 +282,7 @@ def test_a_flipped_bit_is_found_without_checksum_files(project: Project, warehou
 def test_a_damaged_table_is_quarantined_in_a_catalog_of_names(
     spark: SparkSession, postgres_database: Database, tmp_path: Path
 ) -> None:
-    """If the catalog stores the tables' names, a new table can have the damaged table's name."""
+    """In a catalog that stores the tables' names, quarantine frees the name for a new table."""
     from tests.crash.test_lease import _shared_lake
 
     lake = _shared_lake(spark, postgres_database, tmp_path)

@@ -1,4 +1,4 @@
-"""For any history, compaction changes no snapshot, no model of versions and no later redelivery."""
+"""For any history, compaction leaves snapshots, histories and redelivery checks unchanged."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def test_old_comparisons_are_removed_like_old_states(shop: Shop) -> None:
 def test_a_copied_warehouse_is_refused_and_a_link_to_it_is_not(
     shop: Shop, warehouse: Path, tmp_path: Path
 ) -> None:
-    """A copy refers to the original's files, so `compact` would delete newer ones of these."""
+    """A copy refers to the original's files, so `compact` there would delete new files of it."""
     schema = shop.project.schema
     shutil.copytree(warehouse / schema, tmp_path / "copy" / schema)
     (tmp_path / "link").symlink_to(warehouse)

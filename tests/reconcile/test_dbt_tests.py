@@ -1,4 +1,4 @@
-"""After a repair, dbt's snapshots follow it, and all dbt tests pass."""
+"""After a repair, dbt models have the repaired rows, and all dbt tests pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows in flight are no differences: writers and open transactions during a comparison."""
+"""Rows that are written or uncommitted during a comparison are not reported as differences."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def test_each_part_is_compared_in_turn(
     shop.damage()
     monkeypatch.setattr(rotation, "SMALL_ROWS", 0)
     monkeypatch.setattr(rotation, "_GROUPS", PARTS)
-    # each run is that part of a day later that a group has
+    # a clock that is ahead by one group's share of a day, so that the next group is due
     later = partial(rotation.Rotation, clock=lambda: time.time() + 86_400 / PARTS)
     monkeypatch.setattr(rotation, "Rotation", later)
     appended = 0

@@ -175,7 +175,7 @@ def test_a_table_that_is_rewritten_during_the_comparison(
     project.run()
 
     def repaired(note: str) -> tuple[Reconciliation, bool]:
-        """Repairs while all rows are rewritten. Returns the result, and if they were rewritten."""
+        """Repairs while all rows are rewritten. Returns the result and whether this succeeded."""
         done = []
 
         def rewrite() -> None:

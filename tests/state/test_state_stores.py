@@ -1,4 +1,4 @@
-"""Runs whose state is not in the lake's schema: in databases, Redis, files or another schema."""
+"""Runs whose state is outside the lake's schema: in a database, Redis, files or another schema."""
 
 from __future__ import annotations
 

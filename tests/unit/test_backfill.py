@@ -1,4 +1,4 @@
-"""An interrupted backfill resumes where it stopped if it is run again with the same range."""
+"""An interrupted backfill resumes where it stopped, if its range is the same."""
 
 from __future__ import annotations
 

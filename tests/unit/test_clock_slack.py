@@ -1,4 +1,4 @@
-"""A window starts low enough for late timestamps: slow clocks, truncation, any time zone."""
+"""A window starts low enough to include late times: slow clocks, truncation, any time zone."""
 
 from __future__ import annotations
 

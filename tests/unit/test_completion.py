@@ -32,7 +32,7 @@ spec: {name: lake, path: spark}
 
 
 def _complete(folder: Path, words: str) -> list[str]:
-    """Returns the completions that bash is offered for the last word."""
+    """Returns the completions that bash offers for the last word."""
     last = words.split(" ")[-1]
     count = len(words.split(" ")) - 1
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The daemon (`run --every`): its error reports, its backoff and a spec that is read again."""
+"""The daemon (`run --every`): error reports, backoff, and reloading the spec."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exception texts that mean a damaged table. tests/maintenance/ tests with damaged files."""
+"""Which exceptions mean a damaged table. Tests with damaged files are in tests/maintenance/."""
 
 from __future__ import annotations
 

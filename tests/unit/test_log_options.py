@@ -1,4 +1,4 @@
-"""Options of `sync_mode: cdc`: invalid ones are refused, and Debezium's settings follow them."""
+"""`sync_mode: cdc`: invalid options are refused, valid ones determine Debezium's settings."""
 
 from __future__ import annotations
 

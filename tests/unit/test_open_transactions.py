@@ -1,4 +1,4 @@
-"""How far back a MySQL transaction that is still open may date its rows."""
+"""How far back a sync must read because MySQL transactions are still open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SQL in the spec must be one expression, by the quoting rules of the source's database."""
+"""SQL in the spec must be one expression, by the quoting rules of the source database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`loader state import` reads the lines of an export, and refuses any other line by its number."""
+"""`loader state import` reads the lines of an export, and names the number of an invalid line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`loader state set` and `reset` change the state that is stored once they have the lock."""
+"""`loader state set` and `reset` change the state as it is after they have locked the table."""
 
 from __future__ import annotations
 

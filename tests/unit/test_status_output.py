@@ -1,4 +1,4 @@
-"""The output of `loader status`: an error that tables share is shown once, empty columns never."""
+"""`loader status` prints an error that tables share once, and no empty columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/types.md is generated from the results that the tests of the types expect."""
+"""docs/types.md is up to date with the expected values in the tests of types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows and the cursors between them leave no row out between two syncs."""
+"""Windows and stored cursors leave no gap between two syncs."""
 
 from __future__ import annotations
 

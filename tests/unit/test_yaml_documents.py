@@ -83,7 +83,7 @@ def test_merges_and_anchors_work() -> None:
     assert read(text) == {"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 3}, "c": {"x": 1, "y": 2}}
 
 
-# Without the keys under which a number is read as text.
+# Not the keys under which a number is read as text.
 PLAIN_KEYS = st.text().filter(lambda key: key != "initial_cursor" and not is_secret_key(key))
 
 
