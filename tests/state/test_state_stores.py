@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sqlite3
 import sys
-from collections.abc import Callable
 from contextlib import closing
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -20,9 +19,6 @@ from loader.spec.spec import load_spec
 from loader.state.opening import open_state
 from tests.services import Database, Redis
 from tests.sync.project import Project
-
-Kept = Callable[[Project, str], None]
-"""Stores a source's state in the backend with this name."""
 
 
 def keep_in(project: Project, path: str, connection_string: str, *, source: int = 0) -> None:
