@@ -24,7 +24,7 @@
 #   make bench-audit    checks `loader audit` and `loader adopt` on tables that dlt and others load
 #   make bench-audit-times    times `loader audit` beside `select count(*)` and reladiff
 #   make audit    looks up known vulnerabilities of the pinned packages and jars (PyPI, OSV)
-#   make dist     the wheel, the source archive and their checksums, in dist/
+#   make dist     the wheel and the source archive, in dist/, and their checksums, SHA256SUMS
 #   make sbom     a software bill of materials, sbom.json: packages, jars, licences
 #   make nemesis  random schedules of writers, events, kills and commands, until one fails
 #   make clean    removes what the other targets have created
@@ -228,7 +228,7 @@ audit:
 dist: $(INSTALLED)
 	rm -rf dist
 	"$(BIN)/python" -m hatchling build --target sdist --target wheel
-	cd dist && sha256sum strandline-* > SHA256SUMS
+	cd dist && sha256sum * > ../SHA256SUMS
 
 sbom: $(INSTALLED)
 	"$(BIN)/python" .ci/sbom > sbom.json
@@ -238,5 +238,5 @@ nemesis: archive
 	"$(BIN)/python" -m benchmarks.nemesis $(NEMESIS)
 
 clean:
-	rm -rf dist "$(VENV)" "$(PEERS)" "$(CONNECTORS)" "$(CONNECTORS)-cloudquery" "$(AIRFLOW)" "$(READERS)" "$(DOCS)" build/docs "$(VENV)-audit" "$(VENV)-spark35" "$(VENV)"-python3.* sbom.json target logs dbt_packages .strandline \
+	rm -rf dist "$(VENV)" "$(PEERS)" "$(CONNECTORS)" "$(CONNECTORS)-cloudquery" "$(AIRFLOW)" "$(READERS)" "$(DOCS)" build/docs "$(VENV)-audit" "$(VENV)-spark35" "$(VENV)"-python3.* sbom.json SHA256SUMS target logs dbt_packages .strandline \
 	    .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
