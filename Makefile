@@ -1,4 +1,5 @@
-# Every target works on a fresh clone with nothing but Python 3.10 to 3.13 on the machine.
+# Every target works on a fresh clone with nothing but Python 3.11 to 3.13 on the machine. On 3.10,
+# `docs` and the benchmarks cannot be installed, and `test` skips the tests of CloudQuery's SDK.
 #   make demo     an embedded shop database, synced and built three times
 #   make picture  runs the demo and draws its output into docs/demo.svg
 #   make pictures    draws the pictures in docs/pictures
@@ -135,7 +136,7 @@ docs: $(INSTALLED) $(DOCS)/.installed
 docs-types: $(INSTALLED)
 	"$(BIN)/python" -m tests.types_page
 
-# Each connector has its own environment, as its users have it. CloudQuery's SDK needs Python 3.11.
+# Connectors have their own environments, as users have them; CloudQuery's packages have another one.
 $(CONNECTORS)/.installed: tests/connectors/airbyte-singer.txt
 $(CONNECTORS)-cloudquery/.installed: tests/connectors/cloudquery.txt
 $(CONNECTORS)/.installed $(CONNECTORS)-cloudquery/.installed: .ci/venv
