@@ -239,10 +239,14 @@ def _running(kind: type[S], config: pytest.Config) -> Iterator[S]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks tests that need neither Spark nor a server as `fast`; starts slow files first."""
+    """Marks tests that need neither Spark nor a server, and are not slow, as `fast`.
+
+    Sorts the tests so that slow files start first.
+    """
     for item in items:
         needed = SHARED & set(getattr(item, "fixturenames", ()))
-        if not needed and not item.nodeid.startswith(SUBPROCESSES):
+        is_slow = item.nodeid.startswith(SUBPROCESSES) or item.get_closest_marker("slow")
+        if not needed and not is_slow:
             item.add_marker("fast")
     items.sort(key=lambda item: _turn(item.nodeid))
 
