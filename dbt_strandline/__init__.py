@@ -84,10 +84,16 @@ def _begin() -> dict[str, str] | None:
 
 
 def _drop_empty_settings() -> None:
-    """Removes empty settings of Spark, as the loader does: their variables are not set."""
+    """Removes empty settings of Spark, as the loader does: their variables are not set.
+
+    Keeps empty settings that the loader refuses, so that Spark reports an error.
+    """
+    from loader.spark.profile import NEVER_EMPTY
+
     given = _server_side_parameters()
-    for key in [key for key, value in given.items() if value == "" and key != "spark.master"]:
-        del given[key]
+    for key in [key for key, value in given.items() if value == ""]:
+        if not NEVER_EMPTY.fullmatch(key):
+            del given[key]
 
 
 def _drop_fixed_settings() -> None:

@@ -28,7 +28,8 @@ from loader.spec.expansion import key_path
 from loader.spec.redaction import Redactor, excerpt, is_secret_key, url_secrets
 
 _VARIABLE = re.compile(r"\bSTRANDLINE_[A-Z0-9_]+\b")
-_NEVER_EMPTY = re.compile(r"spark\.master|spark\.sql\.catalog\.[^.]+\.(?:type|warehouse)")
+NEVER_EMPTY = re.compile(r"spark\.master|spark\.sql\.catalog\.[^.]+\.(?:type|warehouse)")
+"""Settings that must not be empty, because Spark or Iceberg would use its own default."""
 _WAREHOUSE = re.compile(r"spark\.sql\.catalog\.[^.]+\.warehouse")
 # References to variables, which Iceberg's REST catalog and Hadoop's file systems resolve.
 _FROM_ENVIRONMENT = re.compile(r"env:(?P<iceberg>\w+)|\$\{env\.(?P<hadoop>\w+)[^}]*\}")
@@ -297,7 +298,7 @@ def _conf(parameters: Any, where: str, folder: Path) -> dict[str, str]:
     errors: list[SpecError] = []
     conf: dict[str, str] = {}
     for key, value in parameters.items():
-        if value == "" and _NEVER_EMPTY.fullmatch(str(key)):
+        if value == "" and NEVER_EMPTY.fullmatch(str(key)):
             errors.append(
                 SpecError(
                     f"the setting `{key}` is empty",

@@ -91,20 +91,21 @@ def _starts(project: Path) -> list[str]:
 
 
 _PASSED = """
+import sys
 from dbt.adapters.factory import FACTORY
 from dbt.cli.main import dbtRunner
 
-assert dbtRunner().invoke(["run", "--profiles-dir", "."]).success
+assert dbtRunner().invoke([sys.argv[1], "--profiles-dir", "."]).success
 [adapter] = FACTORY.adapters.values()
 print("passed:", *sorted(adapter.config.credentials.server_side_parameters))
 """
-"""Runs the project, and prints the settings that dbt passes to Spark before each statement."""
+"""Runs a dbt command, and prints the settings that dbt passes to Spark before each statement."""
 
 
 def test_one_jvm_starts_with_iceberg_and_without_settings_on_its_command_line(
     project: Path,
 ) -> None:
-    done = _python(project, "-c", _PASSED)
+    done = _python(project, "-c", _PASSED, "run")
     assert done.returncode == 0, done.stdout + done.stderr
     passed = done.stdout.rpartition("passed: ")[2].split()
     # dbt-spark adds `spark.sql.ansi.enabled`.
@@ -121,6 +122,15 @@ def test_one_jvm_starts_with_iceberg_and_without_settings_on_its_command_line(
     while time.monotonic() < deadline and _runs(settings):
         time.sleep(0.1)
     assert not _runs(settings)
+
+
+def test_empty_settings_that_the_loader_refuses_are_kept(project: Path) -> None:
+    """Iceberg reports an empty warehouse; other empty settings are removed, as by the loader."""
+    done = _python(project, "-c", _PASSED, "parse", WAREHOUSE="")
+    assert done.returncode == 0, done.stdout + done.stderr
+    passed = done.stdout.rpartition("passed: ")[2].split()
+    assert "spark.sql.catalog.lake.warehouse" in passed
+    assert "spark.executor.memory" not in passed
 
 
 def _runs(argument: str) -> bool:
