@@ -13,11 +13,11 @@ ranked as (
         ) as last_synced_at,
         row_number() over (
             partition by source_name, table_name
-            order by started_at desc, batch desc nulls last
+            order by finished_at desc, batch desc nulls last
         ) = 1 as is_newest,
         succeeded and row_number() over (
             partition by source_name, table_name
-            order by case when succeeded then 1 else 2 end, started_at desc
+            order by case when succeeded then 1 else 2 end, finished_at desc
         ) = 1 as is_newest_success
     from attempts
 ),
@@ -34,7 +34,7 @@ by_table as (
         max(case when is_newest then error end) as last_error,
         count(
             case
-                when status = 'failed' and (last_synced_at is null or started_at > last_synced_at)
+                when status = 'failed' and (last_synced_at is null or finished_at > last_synced_at)
                     then 1
             end
         ) as failures_since,

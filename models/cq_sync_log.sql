@@ -34,6 +34,6 @@ select
     loader_version,
     row_number() over (
         partition by source_name, table_name
-        order by started_at desc, batch desc nulls last
+        order by finished_at desc, batch desc nulls last
     ) = 1 as is_last_attempt
 from syncs

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from loader.lake.lake import Lake
+from loader.lake.ledger import Ledger
 from tests.dbt.dbtproject import DbtProject
 from tests.dbt.rawtables import RawSchema
 
@@ -24,6 +26,10 @@ CASES: dict[str, tuple[list[float | None], str | None]] = {
 }
 """Per table: the age in hours of `complete_until` in each sync, and the expected problem."""
 
+OVERLAPPING = {"locked": (5, 5, ("synced", 0)), "failed": (5, 15, ("failed", 1))}
+"""By the status of an attempt that begins during a sync of ten minutes: the minutes in which the
+attempt begins and ends, and the table's last status and failures since the last success."""
+
 
 @pytest.fixture(scope="module")
 def planted(raw: RawSchema) -> RawSchema:
@@ -40,6 +46,12 @@ def planted(raw: RawSchema) -> RawSchema:
         raw.syncs(table, entries)
         if ages:
             raw.create(table, "id int")
+    for status, (began, ended, _) in OVERLAPPING.items():
+        entries: list[dict[str, Any]] = [{"batch": 1}, {"status": status}]
+        for entry, (first, last) in zip(entries, [(0, 10), (began, ended)], strict=True):
+            entry["started_at"] = NOW + dt.timedelta(minutes=first)
+            entry["finished_at"] = NOW + dt.timedelta(minutes=last)
+        raw.syncs(status, entries)
     return raw
 
 
@@ -111,6 +123,14 @@ def test_the_macro_and_the_freshness_model(project: DbtProject, planted: RawSche
         later = len(ages) - 1
         if ages:
             assert [tuple(row) for row in fresh] == [(True, 2 * later, 3 * later or None)], table
+    newest = Ledger(Lake(planted.spark, planted.schema)).newest()
+    statuses = {row["table_name"]: row["status"] for row in newest}
+    freshness = {row["table_name"]: row for row in project.rows("cq_freshness")}
+    log = {row["table_name"]: row for row in project.rows("cq_sync_log") if row["is_last_attempt"]}
+    for table, (_, _, expected) in OVERLAPPING.items():
+        row = freshness[table]
+        assert (row["last_status"], row["failures_since"]) == expected
+        assert statuses[table] == log[table]["status"] == expected[0]
 
 
 def test_a_latest_table_is_complete_as_far_as_its_batches(
