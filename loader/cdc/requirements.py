@@ -158,60 +158,7 @@ def check_table(
             "it is not a table: the log has only tables", "Read its underlying tables"
         )
         return
-    rows = connection.rows(
-        f"""
-        with leaves as (
-            select coalesce(tree.relid::oid, root.oid) as id
-            from (select {dialect.text(name)}::regclass::oid as oid) as root
-            left join lateral pg_catalog.pg_partition_tree(root.oid) as tree on true
-            where coalesce(tree.isleaf, true)
-        )
-
-        select
-            leaves.id::regclass::text,
-            c.relpersistence,
-            c.relreplident,
-            (
-                c.relkind = 'r'
-                and exists (select from pg_catalog.pg_inherits as i where i.inhparent = c.oid)
-            )::text,
-            pg_catalog.row_security_active({dialect.text(name)}::regclass)::text,
-            current_user,
-            (
-                select string_agg(a.attname, chr(31))
-                from pg_catalog.pg_index as i
-                join pg_catalog.pg_attribute as a
-                    on a.attrelid = i.indrelid
-                    and a.attnum = any((i.indkey::int2[])[0:i.indnkeyatts - 1])
-                where i.indrelid = c.oid
-                    and i.indimmediate
-                    and case c.relreplident
-                        when 'd' then i.indisprimary
-                        when 'i' then i.indisreplident
-                        else false
-                    end
-            ),
-            (
-                select string_agg(i.indexrelid::regclass::text, ', ' order by i.indexrelid)
-                from pg_catalog.pg_index as i
-                where i.indrelid = c.oid
-                    and i.indisunique
-                    and not i.indimmediate
-                    and {_build_key_condition(dialect.text, key)}
-                    and not exists (
-                        select from pg_catalog.pg_index as i
-                        where i.indrelid = c.oid
-                            and i.indisunique
-                            and i.indimmediate
-                            and i.indpred is null
-                            and i.indexprs is null
-                            and {_build_key_condition(dialect.text, key)}
-                    )
-            )
-        from leaves
-        join pg_catalog.pg_class as c on c.oid = leaves.id
-        """
-    )
+    rows = connection.rows(_build_leaf_query(dialect.text, name, key))
     if native.where and connection.major_version < 15:
         yield UnmetRequirement(
             "the table has the `where` option, and PostgreSQL 14 publications cannot filter rows",
@@ -254,6 +201,67 @@ def check_table(
                     f"({', '.join(listed)}) lacks a column of the condition",
                     f"Run `alter table {leaf} replica identity full`",
                 )
+
+
+def _build_leaf_query(quote_text: Callable[[str], str], name: str, key: Sequence[str]) -> str:
+    """Returns a query for the partitions that store a table's rows, or for the table itself.
+
+    The columns are: name, persistence, replica identity, whether other tables inherit from it,
+    whether row-level security is active, the current role, the columns of the replica identity
+    (separated by U+001F), and the deferrable unique indexes of the key if no other one exists.
+    """
+    return f"""
+        with leaves as (
+            select coalesce(tree.relid::oid, root.oid) as id
+            from (select {quote_text(name)}::regclass::oid as oid) as root
+            left join lateral pg_catalog.pg_partition_tree(root.oid) as tree on true
+            where coalesce(tree.isleaf, true)
+        )
+
+        select
+            leaves.id::regclass::text,
+            c.relpersistence,
+            c.relreplident,
+            (
+                c.relkind = 'r'
+                and exists (select from pg_catalog.pg_inherits as i where i.inhparent = c.oid)
+            )::text,
+            pg_catalog.row_security_active({quote_text(name)}::regclass)::text,
+            current_user,
+            (
+                select string_agg(a.attname, chr(31))
+                from pg_catalog.pg_index as i
+                join pg_catalog.pg_attribute as a
+                    on a.attrelid = i.indrelid
+                    and a.attnum = any((i.indkey::int2[])[0:i.indnkeyatts - 1])
+                where i.indrelid = c.oid
+                    and i.indimmediate
+                    and case c.relreplident
+                        when 'd' then i.indisprimary
+                        when 'i' then i.indisreplident
+                        else false
+                    end
+            ),
+            (
+                select string_agg(i.indexrelid::regclass::text, ', ' order by i.indexrelid)
+                from pg_catalog.pg_index as i
+                where i.indrelid = c.oid
+                    and i.indisunique
+                    and not i.indimmediate
+                    and {_build_key_condition(quote_text, key)}
+                    and not exists (
+                        select from pg_catalog.pg_index as i
+                        where i.indrelid = c.oid
+                            and i.indisunique
+                            and i.indimmediate
+                            and i.indpred is null
+                            and i.indexprs is null
+                            and {_build_key_condition(quote_text, key)}
+                    )
+            )
+        from leaves
+        join pg_catalog.pg_class as c on c.oid = leaves.id
+    """
 
 
 def _uses_only(

@@ -37,6 +37,7 @@ from loader.sources.jdbc.lossy_values import (
     DISTINCT,
     JAVA_TYPES,
     Column,
+    LossyValue,
     find_rounded_decimals,
     has_many_texts,
     has_odd_scale,
@@ -154,17 +155,11 @@ class JdbcSource(Database):
         )
         schema = self._find_schema(ref, described, chosen)
         types = self._choose_read_types(described, chosen)
-        lossy_values = find_rounded_decimals(schema, described, ref.name)
-        shown = []
-        binary = self.reads_binary(types)
-        for index, column in enumerate(schema.fields):
-            row = described.get(column.name, {})
-            if column.name in chosen:
-                lossy_values += self.dialect.find_lossy_texts(index, row)
-            else:
-                lossy_values += self.dialect.find_lossy_values(index, column.dataType, row, binary)
-            sql = self._choose_expression(column.name, row, chosen)
-            shown += [(index, sql)] if sql else []
+        shown = [
+            (index, sql)
+            for index, name in enumerate(schema.names)
+            if (sql := self._choose_expression(name, described.get(name, {}), chosen))
+        ]
         native = replace(native, columns=tuple(schema.names), where=self._check_where(ref))
         relation = self.rows(native)
         in_key = {
@@ -172,10 +167,12 @@ class JdbcSource(Database):
             for index, name in enumerate(schema.names)
             if name in key.columns or self.dialect.lake_name(name).lower() in declared
         }
+        lossy_values = find_rounded_decimals(schema, described, ref.name)
+        lossy_values += self._find_lossy_values(schema, described, chosen, types)
         lossy_values = [
-            asked
-            for d in lossy_values
-            for asked in (refuse_in_key(d, relation) if d.index in in_key else [d])
+            value
+            for lossy in lossy_values
+            for value in (refuse_in_key(lossy, relation) if lossy.index in in_key else [lossy])
         ]
         as_texts = tuple(i for i, name in enumerate(schema.names) if name in chosen)
         schema = StructType(
@@ -226,6 +223,24 @@ class JdbcSource(Database):
         refuse_unordered_cursor(self, ref, described, cursor)
         self.partition_column(described_table)  # raises an error if the option is wrong
         return described_table
+
+    def _find_lossy_values(
+        self,
+        schema: StructType,
+        described: ColumnDescriptions,
+        chosen: Collection[str],
+        types: dict[str, str],
+    ) -> list[LossyValue]:
+        """Returns the values that each column can hold and its type in the lake cannot."""
+        found: list[LossyValue] = []
+        binary = self.reads_binary(types)
+        for index, column in enumerate(schema.fields):
+            row = described.get(column.name, {})
+            if column.name in chosen:
+                found += self.dialect.find_lossy_texts(index, row)
+            else:
+                found += self.dialect.find_lossy_values(index, column.dataType, row, binary)
+        return found
 
     def _check_where(self, ref: TableRef) -> str:
         """Lets the database check a table's `where` option. Returns it, or an empty string."""
