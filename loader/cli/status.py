@@ -108,13 +108,15 @@ def print_status(
     )
     failing = [row[0] for row in rows if fail_if_failing and row[1] == FAILED]
     stale = [row[0] for row in rows if fail_if_stale and _seconds_since(row[8]) > fail_if_stale]
+    # Without any sync, the lake is stale.
+    has_failed = bool(failing or stale or (fail_if_stale and not rows))
     if output.json:
         times = ("synced_at", "log_bytes", "complete_until", "verified_until")
         output.table("status", (*columns[:8], *times, *columns[-2:]), rows)
-        return bool(failing or stale)
+        return has_failed
     if not rows:
         output.say("Nothing has been synced yet: run `loader run`.")
-        return bool(fail_if_stale)
+        return has_failed
     # Hides these columns if they are empty or zero in all rows. Errors are printed below the table.
     hidden = [i for i in (5, 6, 7, 9, 11, 12) if not any(row[i] for row in rows)]
     hidden.append(columns.index("complete"))  # too wide
@@ -135,7 +137,7 @@ def print_status(
     for names, what in ((failing, "Failing"), (stale, "Stale")):
         if names:
             output.say(f"{what}: {', '.join(names)}")
-    return bool(failing or stale)
+    return has_failed
 
 
 def _format_size(count: int | None) -> str | None:

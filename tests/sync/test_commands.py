@@ -71,6 +71,8 @@ def test_before_the_first_run(project: Project, postgres_database: Database) -> 
     nothing = "Nothing has been synced yet: run `loader run`.\n"
     assert _invoke(project, "status", "--fail-if-failing") == (0, nothing, "")
     assert _invoke(project, "status", "--fail-if-stale", "2h") == (1, nothing, "")
+    as_json = ("--log-format", "json", "status", "--fail-if-stale", "2h")
+    assert _invoke(project, *as_json) == (1, "", "")
     assert _invoke(project, "state", "list") == (
         0,
         "No cursor is stored yet: run `loader run`.\n",
