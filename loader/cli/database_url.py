@@ -16,6 +16,7 @@ _PASSWORDS = {"PG": "PGPASSWORD", "MYSQL": "MYSQL_PWD"}
 # Match a host with an optional port, and a database name. Both are strict, so that no credentials
 # end up in the spec.
 _HOST = re.compile(r"([\w.-]+|\[[0-9a-fA-F:.]+\])(:\d+)?", re.ASCII)
+_PORT = re.compile(r":\d+$", re.ASCII)
 _DATABASE = re.compile(r"/[\w.$ -]*")
 
 
@@ -76,9 +77,9 @@ class DatabaseUrl:
         credentials = {key.lower(): options.pop(key) for key in list(options) if _is_account(key)}
         user = unquote(name) or credentials.get("user") or defaults.get("PGUSER", "")
         password = unquote(secret) or credentials.get("password") or env.get(_PASSWORDS[kind], "")
-        if not host:
-            host = defaults.get("PGHOST", "localhost")
-            host += f":{defaults['PGPORT']}" if "PGPORT" in defaults else ""
+        host = host or defaults.get("PGHOST", "localhost")
+        if defaults.get("PGPORT") and not _PORT.search(host):
+            host += f":{defaults['PGPORT']}"
         path = parts.path if len(parts.path) > 1 else f"/{defaults.get('PGDATABASE', user)}"
         is_safe = _HOST.fullmatch(host) and _DATABASE.fullmatch(path) and not parts.fragment
         if not is_safe or "$" in user or any(is_secret_key(key) for key in options):

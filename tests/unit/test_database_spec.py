@@ -29,11 +29,16 @@ ENV = {
             "jdbc:postgresql://h:1/shop?sslmode=require",
             *("bob", "a/b@", "PGPASSWORD"),
         ),
+        (
+            "postgresql://ann@[::1]/x",
+            "jdbc:postgresql://[::1]:5433/x",
+            *("ann", "env-4711", "PGPASSWORD"),
+        ),
         ("mysql://bob@h/shop", "jdbc:mysql://h/shop", "bob", "", "MYSQL_PWD"),
         ("mariadb://h:3306/shop", "jdbc:mariadb://h:3306/shop", "", "", "MYSQL_PWD"),
         (
             "jdbc:postgresql://h/shop?user=bob&password=pw-1&ssl=true",
-            "jdbc:postgresql://h/shop?ssl=true",
+            "jdbc:postgresql://h:5433/shop?ssl=true",
             *("bob", "pw-1", "PGPASSWORD"),
         ),
         (
