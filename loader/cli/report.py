@@ -28,6 +28,7 @@ Read = TypeVar("Read")
 DAYS = 30
 _REFRESH = 15
 _PORT = 8686
+_PAGE = "report.html"
 
 
 @click.command(short_help="Writes a page that shows the state of tables and tests.")
@@ -35,9 +36,7 @@ _PORT = 8686
     "--output",
     "path",
     type=click.Path(dir_okay=False, path_type=Path),
-    default=Path("report.html"),
-    show_default=True,
-    help="The file to write.",
+    help=f"The file to write; default {_PAGE}. Not with --serve.",
 )
 @click.option(
     "--days",
@@ -73,7 +72,7 @@ _PORT = 8686
 @click.pass_obj
 def report(
     settings: Settings,
-    path: Path,
+    path: Path | None,
     days: int,
     stale_after: float | None,
     target_path: Path | None,
@@ -87,6 +86,9 @@ def report(
     """
     if port is not None and not serve:
         raise click.UsageError("--port requires --serve.")
+    if path is not None and serve:
+        raise click.UsageError("--serve writes no file: remove --output.")
+    path = path or Path(_PAGE)
     writer = ReportWriter(settings, path, days, stale_after, target_path, keys)
     if serve:
         _serve(writer, _PORT if port is None else port)

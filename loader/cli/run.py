@@ -87,6 +87,8 @@ def run(
         raise click.UsageError("--dry-run writes nothing to build: remove --build.")
     if dry_run and report_path is not None:
         raise click.UsageError("--dry-run syncs nothing to report: remove --report.")
+    if dry_run and metrics_file is not None:
+        raise click.UsageError("--dry-run syncs nothing to measure: remove --metrics-file.")
     if every is not None and (low is not None or full_refresh or dry_run):
         raise click.UsageError(
             "--every only repeats incremental syncs: remove --full-refresh, --dry-run and --from."

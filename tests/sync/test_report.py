@@ -84,7 +84,9 @@ def test_the_daemon_writes_a_report_after_each_round(drop: Project) -> None:
 
 def test_invalid_arguments_and_dbt_results_are_reported(drop: Project) -> None:
     assert "--port requires --serve" in drop.loader("report", "--port", "1").text
-    assert "remove --report" in drop.loader("run", "--dry-run", "--report", "r.html").text
+    assert "remove --output" in drop.loader("report", "--serve", "--output", "r.html").text
+    for option in ("--report", "--metrics-file"):
+        assert f"remove {option}" in drop.loader("run", "--dry-run", option, "r.html").text
     assert drop.loader("report", "--days", "0").code == 2
     (drop.folder / "target").mkdir(exist_ok=True)
     (drop.folder / "target" / "run_results.json").write_text("{")
