@@ -96,7 +96,12 @@ class Reconciliation:
     allows_deletes: bool = False
     buckets: int = BUCKETS
     per_run: int | None = None
-    findings: list[Finding] = field(default_factory=list)
+    _findings: dict[str, Finding] = field(default_factory=dict, init=False)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """One result for each table: the last one, if the table was retried."""
+        return list(self._findings.values())
 
     def __call__(self, sync: SyncContext) -> SyncRecord | None:
         """Syncs, compares and optionally repairs a table, and records the result.
@@ -105,15 +110,18 @@ class Reconciliation:
         """
         reason = explain_skip(sync.plan)
         if reason:
-            self.findings.append(Finding(sync.plan.name, self.buckets, skipped=reason))
+            self._add(Finding(sync.plan.name, self.buckets, skipped=reason))
             sync.lease.release()
             return None
         with sync.unlock_at_end():
             record = sync_locked_table(sync)
             finding = self.compare(sync)
             appended = finding.synced + (record.rows_appended or 0)
-            self.findings.append(replace(finding, synced=appended))
+            self._add(replace(finding, synced=appended))
         return record
+
+    def _add(self, finding: Finding) -> None:
+        self._findings[finding.table] = finding
 
     def compare(self, sync: SyncContext, numbers: Sequence[int] | None = None) -> Finding:
         """Compares and optionally repairs a table that was just synced, and records the result.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from loader.lake.locks import Lease
+from loader.spark.error_translation import CatalogLostError
 from tests.reconcile.shop import (
     FIRST,
     MISSED,
@@ -47,6 +49,27 @@ def test_what_cursors_cannot_see_is_found_and_repaired(project: Project, shop: S
     assert (missed(equal), line(equal)["status"]) == (nothing(), "equal")
     there = FIRST + MISSED["missed_rows"] - MISSED["missed_deletes"]
     assert (line(equal)["rows"], line(equal)["verified"]) == (there, 64)
+
+
+@pytest.mark.parametrize("shop", ["postgresql"], indirect=True)
+def test_a_table_that_is_compared_again_has_one_result(
+    project: Project, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.open(project)
+    shop.damage()
+    release, errors = Lease.release, [CatalogLostError("the catalog cannot be reached")]
+
+    def release_and_lose_the_answer(lease: Lease) -> None:
+        release(lease)
+        if errors:
+            raise errors.pop()
+
+    monkeypatch.setattr(Lease, "release", release_and_lose_the_answer)
+    found = reconcile(project, code=1)
+    assert not errors
+    assert [e["missed_rows"] for e in found.events if e["event"] == "reconciled"] == [
+        MISSED["missed_rows"]
+    ]
 
 
 @pytest.mark.parametrize("shop", ["postgresql"], indirect=True)
