@@ -154,7 +154,7 @@ class Loader:
         self._given = spark
         self._adopted: SparkSession | None = None
         self._runs: RestartingRun | None = None
-        self._settings = Settings(spec.folder)
+        self._settings = Settings(spec.file or spec.folder)
         self._rotation = Rotation()
         self._stopped = threading.Event()
         self._lock = threading.Lock()

@@ -42,6 +42,7 @@ class Spec(BaseModel):
     Attributes:
         sources, destinations: the documents, ordered as in the file.
         folder: the absolute path of the file's folder. Relative paths are resolved against it.
+        file: the absolute path of the file; None if the spec was built in code.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
@@ -50,6 +51,7 @@ class Spec(BaseModel):
     destinations: tuple[DestinationSpec, ...]
     folder: Path
     redactor: Redactor
+    file: Path | None = None
 
     def same_as(self, other: Spec) -> bool:
         """Returns whether two specs are equal, except for their redactors."""
@@ -127,9 +129,10 @@ def load_spec(
                 where=str(path),
                 remedy="Delete it, and run `loader init` to write a starter project",
             )
-        folder = Path(os.path.abspath(path)).parent
+        file = Path(os.path.abspath(path))
         env = os.environ if env is None else env
-        return _load(documents, path, folder, env, needs_source)
+        spec = _load(documents, path, file.parent, env, needs_source)
+        return spec.model_copy(update={"file": file})
     except RecursionError:  # aliases can nest deeper than the text of the file
         raise SpecError(
             "nested too deeply to be read", where=str(path), remedy="Nest it less deeply"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -177,10 +178,12 @@ def test_a_session_of_another_lake_is_not_used_silently(
 
 
 _STOPPED_SESSIONS = """
+import logging
 import sys
 
 from loader.api import Loader, LoaderError, load_spec
 
+logging.basicConfig()
 spec = load_spec(sys.argv[1])
 owner, other = Loader(spec), Loader(spec)
 print(owner.run("shop.orders").success, other.run("shop.orders").success)
@@ -200,8 +203,12 @@ other.close()
 
 
 def test_a_stopped_session_is_replaced_unless_the_caller_passed_it(shop: Project) -> None:
+    # A variable that only the spec reads, and whose name resembles one that the profile reads.
+    shop.sources[0]["spec"]["properties"] = {"ApplicationName": "${STRANDLINE_S3_PATH_STILE}"}
+    shop.write()
     ran = subprocess.run(
         [sys.executable, "-c", _STOPPED_SESSIONS, str(shop.folder / "loader.yml")],
+        env={**os.environ, "STRANDLINE_S3_PATH_STILE": "x"},
         capture_output=True,
         text=True,
         check=False,
@@ -214,6 +221,7 @@ def test_a_stopped_session_is_replaced_unless_the_caller_passed_it(shop: Project
         "spark: it is stopped. Pass a running session whose driver is this process, or no session",
         "True",
     ], ran.stderr
+    assert "nothing reads the variable" not in ran.stderr
 
 
 def test_the_drivers_of_a_callers_session_log_nothing(shop: Project, spark: SparkSession) -> None:
