@@ -99,7 +99,7 @@ class Auditor:
     report: Callable[[str], object] = field(default=lambda _: None)
 
     def run(self) -> Audit:
-        """Runs both looks, and returns what differs. Raises a TableError if this fails."""
+        """Runs both looks, and returns what differs. Errors of Spark are raised untranslated."""
         began = time.monotonic()
         selected = self.effort.choose_buckets()
         self.report("comparing checksums")

@@ -14,8 +14,9 @@ import click
 from loader.cli.console import Output, escape_invisible
 from loader.cli.database_url import DatabaseUrl
 from loader.cli.options import buckets_option, copy_options, read_duration
+from loader.cli.report import check_writable, replace_page
 from loader.cli.settings import Settings, open_pipeline
-from loader.errors import SpecError, TableError
+from loader.errors import SpecError
 from loader.package import package_folder
 
 if TYPE_CHECKING:
@@ -172,18 +173,23 @@ def audit(
     options = CopyOptions(tool or "", versions, newest_by, deleted)
     request = _Request(table, copy, options, key, cursor, ignore, Effort(**effort))
     try:
+        if page is not None:
+            check_writable(page)
         with open_pipeline(settings, spec) as pipeline:
             result = _run(settings.output, spec, pipeline.spark, request)
-    except TableError as error:
-        settings.output.error(error)
-        sys.exit(SpecError.exit_code)  # 1 means that the tables were compared, and differ
+        show_audit(settings.output, result)
+        if page is not None:
+            write_page(settings.output, result, page)
     except SpecError as error:
         if needs_profile and "profiles.yml" in error.what:
             error.remedy += ". Or write COPY as a path with a slash, or add --copy-url"
         raise
-    if page is not None:
-        write_page(settings.output, result, page)
-    show_audit(settings.output, result)
+    except Exception as error:
+        from loader.spark.error_translation import translate_error
+
+        failure = translate_error(error, f"audit of {copy}")
+        failure.exit_code = SpecError.exit_code  # 1 means that the tables were compared, and differ
+        raise failure from error.__cause__ if failure is error else error
     sys.exit(0 if result.is_equal else 1)
 
 
@@ -341,7 +347,6 @@ def show_audit(output: Output, result: Audit) -> None:
 def write_page(output: Output, result: Audit, path: Path) -> None:
     """Writes the result as an HTML page."""
     from loader.audit.page import render_page
-    from loader.cli.report import replace_page
 
     def clean(text: str) -> str:
         return escape_invisible(output.redact(text))

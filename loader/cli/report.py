@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -98,6 +99,14 @@ def report(
     settings.output.say(f"{sentence} The report is in {path}.")
 
 
+def check_writable(path: Path) -> None:
+    """Raises a LoaderError if no file can be created in the folder of `path`."""
+    try:
+        TemporaryFile(dir=path.absolute().parent).close()
+    except OSError as error:
+        raise _build_write_error(path, error) from None
+
+
 def replace_page(path: Path, page: str) -> None:
     """Replaces an HTML page atomically, so that readers never see a partial page.
 
@@ -110,11 +119,15 @@ def replace_page(path: Path, page: str) -> None:
     except OSError as error:
         with suppress(OSError):
             temporary.unlink()
-        raise LoaderError(
-            f"it cannot be written: {error.strerror}",
-            where=str(path),
-            remedy="Choose a file in an existing folder",
-        ) from None
+        raise _build_write_error(path, error) from None
+
+
+def _build_write_error(path: Path, error: OSError) -> LoaderError:
+    return LoaderError(
+        f"it cannot be written: {error.strerror}",
+        where=str(path),
+        remedy="Choose a file in an existing folder",
+    )
 
 
 @dataclass

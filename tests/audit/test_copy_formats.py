@@ -317,6 +317,7 @@ def test_another_kind_of_database_is_read_by_its_driver(
         (("orders", "COPY", "--key", "id", "--ignore", "id"), 2, "it is ignored"),
         (("orders", "COPY", "--ignore", "nothing"), 2, "has no column 'nothing'"),
         (("orders", "raw.nothing", "--profiles-dir", "profiles"), 2, "it cannot be read"),
+        (("orders", "COPY", "--report", "no/page.html"), 2, "no/page.html: it cannot be written"),
         (("orders", "orders"), 2, "`loader audit --copy-url` reads a table of a database"),
     ],
 )
@@ -366,6 +367,23 @@ def test_a_failed_audit_has_another_exit_code_than_a_difference(shop: Shop) -> N
     assert result.exit_code == 2
     assert "password" in result.stderr
     assert "Traceback" not in result.stderr
+    for file in Path(copy).glob("*.parquet"):
+        content = bytearray(file.read_bytes())
+        content[4:60] = bytes(56)  # the header of the first page
+        file.write_bytes(content)
+    result = CliRunner().invoke(main, ["audit", shop.url, "orders", copy, "--pause", "0"])
+    assert result.exit_code == 2
+    assert f"error: audit of {copy}: " in result.stderr
+
+
+def test_the_result_is_printed_if_the_report_cannot_be_written(shop: Shop) -> None:
+    copy = shop.write(shop.rows()[:5])
+    page = str(shop.folder / ("long" * 100))
+    options = ("--pause", "0", "--report", page)
+    result = CliRunner().invoke(main, ["audit", shop.url, "orders", copy, *options])
+    assert result.exit_code == 2
+    assert "it is 995 rows behind." in result.stdout
+    assert f"{page}: it cannot be written: File name too long" in result.stderr
 
 
 def test_a_sample_compares_a_share_of_the_keys(shop: Shop, spark: SparkSession) -> None:
