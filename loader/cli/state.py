@@ -23,6 +23,7 @@ from loader.spark.named_steps import step
 
 if TYPE_CHECKING:
     from loader.lake.locks import Lease
+    from loader.spec.plugins import SourceSpec
     from loader.state import TableState
     from loader.sync.pipeline import Pipeline
     from loader.sync.status_readers import StatusReaders
@@ -202,14 +203,16 @@ def import_(settings: Settings, file: IO[str], force: bool) -> None:
     """Adds the cursors that `loader state export` wrote to FILE (- for stdin).
 
     A table without state gets all versions; a table with state gets the newest version in FILE as
-    a new version. All lines are checked before the first is written.
+    a new version. All lines are checked before the first is written. If a source was renamed, its
+    cursors are imported under its current name.
     """
-    from loader.state.export import choose_rows, read_export
+    from loader.state.export import choose_rows, read_export, rename_keys
 
     with open_pipeline_with_pushed_tables(settings) as pipeline:
-        imported = read_export(file)
-        stores = {key: stores_of(pipeline, key) for key in imported}
-        _refuse_system_tables(pipeline, stores)
+        exported = read_export(file)
+        names = {keys[0]: keys for keys in (list_keys(pipeline, key) for key in exported)}
+        imported = rename_keys(exported, names.values())
+        _refuse_system_tables(pipeline, imported)
         for key in imported:
             if not pipeline.spec.may_contain(key):
                 text = f"{key}: the spec does not contain this table, so no run uses its cursor"
@@ -220,11 +223,11 @@ def import_(settings: Settings, file: IO[str], force: bool) -> None:
             for key in imported
             if backend.is_responsible(key)
         }
-        with lock_tables(pipeline, sorted(stores)):
+        with lock_tables(pipeline, sorted(imported)):
             for state in {id(state): state for state in by_backend.values()}.values():
                 state.prepare()
             added = {
-                key: choose_rows(by_backend[key], key, rows, force)
+                key: choose_rows(by_backend[key], names[key], rows, force)
                 for key, rows in imported.items()
             }
             for state in {id(state): state for state in by_backend.values()}.values():
@@ -313,16 +316,20 @@ def _is_selected(name: str, select: tuple[str, ...]) -> bool:
     return not select or bool(match_selection(name, select))
 
 
-def _read_known_state(stores: Stores, table: str) -> TableState | None:
+def _read_known_state(stores: Stores, keys: Sequence[str]) -> TableState | None:
     """Returns a table's state, or the newest commit's state if the store has no valid one.
 
     A state that belongs to a table in another lake is not valid.
+
+    Args:
+        keys: the result of :func:`list_keys`.
     """
     from loader.lake.commits import newest_commit, sharers
     from loader.state import TableState
 
+    table = keys[0]
     with suppress(StateError):
-        state = stores.state.read(table)
+        state = next(filter(None, map(stores.state.read, keys)), None)
         if state is None or not stores.is_foreign(table, state):
             return state
     source, _, name = table.partition(".")
@@ -346,10 +353,11 @@ def _store(
     with open_pipeline_with_pushed_tables(settings) as pipeline:
         if "." not in table:
             table = find_key(list_readers_by_spark(pipeline), table, where)
-        stores = stores_of(pipeline, table)
-        change(_read_known_state(stores, table))  # refuses an invalid change before it locks
+        stores, keys = stores_of(pipeline, table), list_keys(pipeline, table)
+        table = keys[0]
+        change(_read_known_state(stores, keys))  # refuses an invalid change before it locks
         with lock_tables(pipeline, [table]):
-            new = change(_read_known_state(stores, table))
+            new = change(_read_known_state(stores, keys))
             row = stores.state.write(table, stores.add_table_id(table, new))
     cursor = new.cursor.text if new.cursor else "none: the next sync reads from the beginning"
     version = f" (version {row.version})" if row else " (unchanged)"
@@ -371,15 +379,25 @@ def _refuse_system_tables(pipeline: Pipeline, keys: Iterable[str]) -> None:
 
 
 def stores_of(pipeline: Pipeline, table: str) -> Stores:
-    """Returns the stores that contain a table's state.
+    """Returns the stores that contain a table's state. Raises the errors of `list_keys`."""
+    return pipeline.open_stores(_find_source(pipeline, table))
+
+
+def list_keys(pipeline: Pipeline, table: str) -> list[str]:
+    """Returns the keys of a table's state under the current and former names of its source.
 
     Raises a SpecError if the name is not `source.table`, or the spec has no such source or table.
     """
-    name, dot, rest = table.partition(".")
+    source = _find_source(pipeline, table)
+    return [f"{name}.{table.partition('.')[2]}" for name in (source.name, *source.formerly)]
+
+
+def _find_source(pipeline: Pipeline, table: str) -> SourceSpec:
+    name, _, rest = table.partition(".")
     _refuse_impossible(table)
     for source, _ in pipeline.sources:
-        if source.name == name and dot and rest:
-            return pipeline.open_stores(source)
+        if rest and name in (source.name, *source.formerly):
+            return source
     names = [source.name for source, _ in pipeline.sources]
     raise SpecError(
         f"{table!r} is not `source.table` with a source of the spec",
@@ -407,11 +425,18 @@ def find_key(progress: Sequence[StatusReaders], table: str, where: str) -> str:
     from loader.sync.status_readers import list_state_readers
 
     _refuse_impossible(table)
-    sources = {name for readers in progress for name in readers.names}
+    newer = {name: each.names[:i] for each in progress for i, name in enumerate(each.names)}
     stored = {row.key for state in list_state_readers(progress) for row in state.rows()}
-    keys = sorted(key for key in stored if key.partition(".")[0] in sources)
+    keys = sorted(key for key in stored if key.partition(".")[0] in newer)
     if table in keys:
         return table
+
+    def is_replaced(key: str) -> bool:
+        """Returns whether the table also has a state under a newer name of its source."""
+        source, _, name = key.partition(".")
+        return any(f"{newer_name}.{name}" in stored for newer_name in newer[source])
+
+    keys = [key for key in keys if not is_replaced(key)]
     names = {table.lower(), in_the_lake(table).lower()}
     matches = [key for key in keys if key.partition(".")[2].lower() in names]
     if not matches and not is_wildcard(table):

@@ -130,6 +130,34 @@ def test_an_export_moves_to_another_backend_unchanged(shop: Project, tmp_path: P
     assert shop.run().table("shop.orders")["status"] == "nothing new"
 
 
+def test_a_renamed_source_keeps_its_cursors(shop: Project, tmp_path: Path) -> None:
+    file = tmp_path / "state.jsonl"
+    shop.sources[0] |= {"name": "store", "formerly": ["shop"]}
+    shop.write()
+    exported = _export(shop, file)
+    assert {line["key"] for line in exported} == {"shop.orders"}
+    refused = _import(shop, tmp_path / "older.jsonl", exported[:5])
+    assert "the backend has version 6, the file 5, and they differ" in refused.errors[0]
+
+    # Before the next sync, a state command finds the table by both names of the source.
+    for name, cursor in (("store.orders", "4"), ("shop.orders", "5"), ("orders", "6")):
+        changed = shop.loader("state", "set", name, cursor)
+        assert changed.code == 0, changed.text
+    states = [(e["table"], e["cursor"]) for e in shop.loader("state", "list").events]
+    assert states == [("shop.orders", "6"), ("store.orders", "6")]
+
+    changed_lines = _export(shop, tmp_path / "both.jsonl")
+    assert len(changed_lines) == 6 + 3
+    _use_local_backend(shop)
+    for lines, expected in ((exported, ("store.orders", 6, 6)), (changed_lines, None)):
+        done = _import(shop, file, lines, "--force")
+        assert done.code == 0, done.text
+        [event] = done.events
+        assert expected in (None, (event["table"], event["versions_added"], event["version"]))
+    assert [e["table"] for e in shop.loader("state", "list").events] == ["store.orders"]
+    assert shop.run().table("store.orders")["status"] == "nothing new"
+
+
 def test_an_import_replaces_newer_versions_only_with_force(shop: Project, tmp_path: Path) -> None:
     file = tmp_path / "state.jsonl"
     older = _export(shop, file)[:5]

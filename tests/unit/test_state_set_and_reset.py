@@ -44,8 +44,9 @@ def test_state_that_a_run_stored_before_the_lock_is_changed(
         state=state, is_foreign=lambda table, state: False, add_table_id=lambda table, state: state
     )
     monkeypatch.setattr(commands, "stores_of", lambda *_: stores)
+    pipeline = SimpleNamespace(sources=[(SimpleNamespace(name="shop", formerly=()), None)])
     monkeypatch.setattr(
-        commands, "open_pipeline_with_pushed_tables", lambda *_: nullcontext(SimpleNamespace())
+        commands, "open_pipeline_with_pushed_tables", lambda *_: nullcontext(pipeline)
     )
     settings = SimpleNamespace(output=SimpleNamespace(say=lambda text: None))
     ran = CliRunner().invoke(commands.state, arguments, obj=settings, catch_exceptions=False)
