@@ -6,7 +6,7 @@ import json
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import groupby
 from typing import IO, TYPE_CHECKING
@@ -17,7 +17,15 @@ from loader.cli.console import OUT
 from loader.cli.options import complete_tables, select_option
 from loader.cli.settings import LOCAL, Settings, open_pipeline_with_pushed_tables, read_progress
 from loader.cli.system_table_upkeep import list_backends, list_system_tables
-from loader.errors import LoaderError, LockedError, SpecError, StateError, TableError, did_you_mean
+from loader.errors import (
+    LoaderError,
+    LockedError,
+    NewerStateError,
+    SpecError,
+    StateError,
+    TableError,
+    did_you_mean,
+)
 from loader.names import explain_refusal, in_the_lake, is_wildcard, match_selection
 from loader.spark.named_steps import step
 
@@ -203,18 +211,16 @@ def import_(settings: Settings, file: IO[str], force: bool) -> None:
     """Adds the cursors that `loader state export` wrote to FILE (- for stdin).
 
     A table without state gets all versions; a table with state gets the newest version in FILE as
-    a new version. All lines are checked before the first is written. If a source was renamed, its
-    cursors are imported under its current name.
+    a new version. All lines are checked before the first is written.
     """
-    from loader.state.export import choose_rows, read_export, rename_keys
+    from loader.state.export import choose_rows, read_export
 
     with open_pipeline_with_pushed_tables(settings) as pipeline:
-        exported = read_export(file)
-        names = {keys[0]: keys for keys in (list_keys(pipeline, key) for key in exported)}
-        imported = rename_keys(exported, names.values())
+        imported = read_export(file)
+        names = {key: list_keys(pipeline, key)[0] for key in imported}
         _refuse_system_tables(pipeline, imported)
         for key in imported:
-            if not pipeline.spec.may_contain(key):
+            if not pipeline.spec.may_contain(names[key]):
                 text = f"{key}: the spec does not contain this table, so no run uses its cursor"
                 settings.output.warning(text, table=key)
         by_backend = {
@@ -227,7 +233,7 @@ def import_(settings: Settings, file: IO[str], force: bool) -> None:
             for state in {id(state): state for state in by_backend.values()}.values():
                 state.prepare()
             added = {
-                key: choose_rows(by_backend[key], names[key], rows, force)
+                key: choose_rows(by_backend[key], key, rows, force)
                 for key, rows in imported.items()
             }
             for state in {id(state): state for state in by_backend.values()}.values():
@@ -319,19 +325,19 @@ def _is_selected(name: str, select: tuple[str, ...]) -> bool:
 def _read_known_state(stores: Stores, keys: Sequence[str]) -> TableState | None:
     """Returns a table's state, or the newest commit's state if the store has no valid one.
 
-    A state that belongs to a table in another lake is not valid.
-
-    Args:
-        keys: the result of :func:`list_keys`.
+    A state that belongs to a table in another lake is not valid. Takes the result of `list_keys`.
     """
     from loader.lake.commits import newest_commit, sharers
     from loader.state import TableState
 
     table = keys[0]
-    with suppress(StateError):
+    try:
         state = next(filter(None, map(stores.state.read, keys)), None)
         if state is None or not stores.is_foreign(table, state):
             return state
+    except StateError as error:
+        if isinstance(error, NewerStateError):
+            raise
     source, _, name = table.partition(".")
     lake = stores.lake
     sources = (source,) if lake.exists(name) and sharers(lake.handle(name)) else ()
@@ -395,9 +401,13 @@ def list_keys(pipeline: Pipeline, table: str) -> list[str]:
 def _find_source(pipeline: Pipeline, table: str) -> SourceSpec:
     name, _, rest = table.partition(".")
     _refuse_impossible(table)
-    for source, _ in pipeline.sources:
-        if rest and name in (source.name, *source.formerly):
-            return source
+    sources = [source for source, _ in pipeline.sources] if rest else []
+    matches = [source for source in sources if source.name == name]
+    matches = matches or [source for source in sources if name in source.formerly]
+    if len(matches) > 1:  # a source was divided
+        matches = [s for s in matches if pipeline.spec.may_contain(f"{s.name}.{rest}")]
+    if len(matches) == 1:
+        return matches[0]
     names = [source.name for source, _ in pipeline.sources]
     raise SpecError(
         f"{table!r} is not `source.table` with a source of the spec",

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 from typing import IO, Any
 
 from loader.errors import NewerStateError, SpecError, StateError
@@ -42,24 +41,6 @@ def read_export(file: IO[str]) -> dict[str, list[StateRow]]:
     return {key: sorted(rows, key=lambda row: row.version) for key, rows in rows_by_key.items()}
 
 
-def rename_keys(
-    rows_by_key: Mapping[str, list[StateRow]], tables: Iterable[Sequence[str]]
-) -> dict[str, list[StateRow]]:
-    """Returns each table's rows with the first of its keys.
-
-    If an export contains several of a table's keys, only the rows of the first one are returned: a
-    renamed source continues from the state under its former name only until its next sync.
-
-    Args:
-        tables: for each table, the keys under the current and former names of its source.
-    """
-    renamed = {}
-    for keys in tables:
-        found = next(key for key in keys if key in rows_by_key)
-        renamed[keys[0]] = [replace(row, key=keys[0]) for row in rows_by_key[found]]
-    return renamed
-
-
 def _read_lines(file: IO[str]) -> Iterator[str]:
     try:
         yield from file
@@ -83,22 +64,15 @@ def _parse_row(read: Any) -> StateRow:
     return StateRow(read["key"], read["value"], version, written)
 
 
-def choose_rows(
-    state: StateBackend, keys: Sequence[str], rows: list[StateRow], force: bool
-) -> list[StateRow]:
-    """Returns the rows to import for a table.
+def choose_rows(state: StateBackend, key: str, rows: list[StateRow], force: bool) -> list[StateRow]:
+    """Returns the rows to import for a key.
 
-    Args:
-        keys: the table's keys under the current and former names of its source.
-
-    Raises:
-        StateError: if the backend has a different value with the same or a newer version, and
-            `force` is not set.
+    Raises a StateError if the backend has a different value with the same or a newer version, and
+    `force` is not set.
     """
-    key = keys[0]
     latest = [row for row in rows if row.version == rows[-1].version]
     newest = choose_effective_row(latest, ignore_warning)  # only the safest value is imported
-    stored = next(filter(None, map(state.newest, keys)), None)
+    stored = state.newest(key)
     assert newest is not None
     if stored is None:
         return [row for row in rows if row.version < newest.version] + [newest]

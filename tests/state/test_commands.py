@@ -138,6 +138,13 @@ def test_a_renamed_source_keeps_its_cursors(shop: Project, tmp_path: Path) -> No
     assert {line["key"] for line in exported} == {"shop.orders"}
     refused = _import(shop, tmp_path / "older.jsonl", exported[:5])
     assert "the backend has version 6, the file 5, and they differ" in refused.errors[0]
+    shop.rows(
+        """insert into raw._cq_state (key, value, version) values
+        ('shop.orders', '{"batch": 9, "format": 99}', 7)"""
+    )
+    refused = shop.loader("state", "set", "store.orders", "4")
+    assert (refused.code, "newer" in refused.errors[0]) == (1, True)
+    shop.rows("delete from raw._cq_state where version = 7")
 
     # Before the next sync, a state command finds the table by both names of the source.
     for name, cursor in (("store.orders", "4"), ("shop.orders", "5"), ("orders", "6")):
@@ -146,16 +153,27 @@ def test_a_renamed_source_keeps_its_cursors(shop: Project, tmp_path: Path) -> No
     states = [(e["table"], e["cursor"]) for e in shop.loader("state", "list").events]
     assert states == [("shop.orders", "6"), ("store.orders", "6")]
 
-    changed_lines = _export(shop, tmp_path / "both.jsonl")
-    assert len(changed_lines) == 6 + 3
+    # An import keeps the names of an export, and the run uses the newer name.
+    both = _export(shop, tmp_path / "both.jsonl")
     _use_local_backend(shop)
-    for lines, expected in ((exported, ("store.orders", 6, 6)), (changed_lines, None)):
-        done = _import(shop, file, lines, "--force")
-        assert done.code == 0, done.text
-        [event] = done.events
-        assert expected in (None, (event["table"], event["versions_added"], event["version"]))
-    assert [e["table"] for e in shop.loader("state", "list").events] == ["store.orders"]
+    assert [e["versions_added"] for e in _import(shop, file, exported).events] == [6]
+    added = {e["table"]: e["versions_added"] for e in _import(shop, file, both).events}
+    assert added["store.orders"] == 3
     assert shop.run().table("store.orders")["status"] == "nothing new"
+
+
+def test_a_former_name_of_two_sources_is_the_one_that_has_the_table(
+    shop: Project, tmp_path: Path
+) -> None:
+    other = {"name": "people", "formerly": ["shop"], "tables": ["users"]}
+    shop.sources[0] |= {"name": "sales", "formerly": ["shop"]}
+    shop.sources.insert(0, shop.sources[0] | other)
+    shop.write()
+    assert shop.loader("state", "set", "shop.orders", "5").code == 0
+    states = [(e["table"], e["cursor"]) for e in shop.loader("state", "list").events]
+    assert ("sales.orders", "5") in states
+    refused = shop.loader("state", "set", "shop.items", "5")
+    assert (refused.code, "with a source of the spec" in refused.errors[0]) == (2, True)
 
 
 def test_an_import_replaces_newer_versions_only_with_force(shop: Project, tmp_path: Path) -> None:
