@@ -6,59 +6,61 @@
         if given.refreshes else [] -%}
     {{- strandline._history_sql(
         strandline._with_vanished(given.versions, given.refreshes, columns, given.key), given.key,
-        cursor_field, strandline._changed_at(cursor_field)
+        cursor_field
     ) -}}
 {%- endmacro %}
 
 
-{% macro _history_sql(versions, key, cursor_field, changed_at, union=false, shown=none) -%}
+{% macro _history_sql(versions, key, cursor_field, union=false, shown=none) -%}
     {#- Orders the versions of each key and removes repeated ones. A version is valid until the next
         version begins. If a version has a later time than a newer version of its key, both begin at
         the earlier of the two times, and the older version is never valid. Therefore valid_from
         never decreases within a key, and any time falls into at most one version. The times
-        of repeated versions are included, so that a late version can only decrease valid_from. -#}
-    {{- return(adapter.dispatch("_history_sql", "strandline")(
-        versions, key, cursor_field, changed_at, union, shown
-    )) -}}
-{%- endmacro %}
-
-
-{% macro default___history_sql(versions, key, cursor_field, changed_at, union, shown) -%}
-    {%- set place = strandline._order_by(cursor_field, union=union) -%}
-    select * exclude (_cq_changed_at, _cq_content)
+        of repeated versions are included, so that a late version can only decrease valid_from.
+        The row is one struct, so that Spark sorts fewer columns and MAP columns are supported. -#}
+    {%- set keys = [] -%}
+    {%- for name in key -%}
+        {%- do keys.append("_cq_key_" ~ loop.index) -%}
+    {%- endfor -%}
+    {%- set of_key = "partition by " ~ keys | join(", ") ~ " order by place" -%}
+    select *
     from (
         select
-            *,
-            lead(valid_from) over by_place as valid_to,
-            lead(valid_from) over by_place is null as is_current
+            version.*,
+            valid_from,
+            valid_to,
+            valid_to is null as is_current
         from (
             select
-                *,
-                min(_cq_changed_at) over (
-                    partition by {{ strandline._column_list(key) }}
-                    order by {{ strandline._order_by(cursor_field, union=union, direction="desc") }}
-                    rows between unbounded preceding and current row
-                ) as valid_from
+                version,
+                valid_from,
+                lead(valid_from) over ({{ of_key }}) as valid_to
             from (
                 select
                     *,
-                    {{ changed_at }} as _cq_changed_at,
-                    case when _cq_deleted then 'deleted' else cast(_cq_row_hash as varchar) end
-                        as _cq_content
-                from {{ versions }} as versions
+                    content is not distinct from lag(content) over ({{ of_key }}) as repeated,
+                    min(changed_at) over (
+                        {{ of_key }} desc
+                        rows between unbounded preceding and current row
+                    ) as valid_from
+                from (
+                    select
+                        {%- for name in key %}
+                        {{ strandline._quote(name) }} as {{ keys[loop.index0] }},
+                        {%- endfor %}
+                        {{ strandline.version_order(cursor_field, union=union) }} as place,
+                        {{ strandline._changed_at(cursor_field) }} as changed_at,
+                        (
+                            coalesce(_cq_deleted, false),
+                            case when not coalesce(_cq_deleted, false) then _cq_row_hash end
+                        ) as content,
+                        {{ strandline._whole_row("_cq_version") }} as version
+                    from {{ versions }} as _cq_version
+                ) as keyed
             ) as dated
-            window by_place as (
-                partition by {{ strandline._column_list(key) }}
-                order by {{ place }}
-            )
-            qualify row_number() over by_place = 1
-                or _cq_content is distinct from lag(_cq_content) over by_place
-        ) as changes
-        window by_place as (
-            partition by {{ strandline._column_list(key) }}
-            order by {{ place }}
-        )
-    ) as closed
+            where not repeated
+        ) as closed
+    ) as shown
     where not coalesce(_cq_deleted, false)
     {%- if shown %}
         and ({{ shown }})
@@ -66,102 +68,11 @@
 {%- endmacro %}
 
 
-{% macro spark___history_sql(versions, key, cursor_field, changed_at, union, shown) -%}
-    {#- The row is one struct, so that Spark sorts fewer columns and MAP columns are supported. -#}
-    {%- set keys = [] -%}
-    {%- for name in key -%}
-        {%- do keys.append("_cq_key_" ~ loop.index) -%}
-    {%- endfor -%}
-    {%- if shown %}
-    select *
-    from (
-    {%- endif %}
-    select
-        version.*,
-        valid_from,
-        valid_to,
-        valid_to is null as is_current
-    from (
-        select
-            version,
-            valid_from,
-            lead(valid_from) over (partition by {{ keys | join(", ") }} order by place) as valid_to
-        from (
-            select
-                *,
-                content <=> lag(content) over (partition by {{ keys | join(
-                    ", ") }} order by place) as repeated,
-                min(changed_at) over (
-                    partition by {{ keys | join(", ") }}
-                    order by place desc
-                    rows between unbounded preceding and current row
-                ) as valid_from
-            from (
-                select
-                    {%- for name in key %}
-                    {{ strandline._quote(name) }} as {{ keys[loop.index0] }},
-                    {%- endfor %}
-                    {{ strandline.version_order(cursor_field, union=union) }} as place,
-                    {{ changed_at }} as changed_at,
-                    struct(
-                        coalesce(_cq_deleted, false) as deleted,
-                        if(_cq_deleted, null, _cq_row_hash) as row_hash
-                    ) as content,
-                    struct(*) as version
-                from {{ versions }} as versions
-            ) as keyed
-        ) as dated
-        where not repeated
-    ) as closed
-    where not coalesce(version._cq_deleted, false)
-    {%- if shown %}
-    ) as shown
-    where {{ shown }}
-    {%- endif %}
-{%- endmacro %}
-
-
 {% macro _changed_at(cursor_field) -%}
-    {{- return(adapter.dispatch("_changed_at", "strandline")(cursor_field)) -}}
-{%- endmacro %}
-
-
-{% macro default___changed_at(cursor_field) -%}
-    {#- Checks the type first, because try_cast() would also convert an integer to a time. -#}
-    {%- if not cursor_field -%}
-        _cq_sync_time
-    {%- else -%}
-        {%- set cursor = strandline._quote(cursor_field) -%}
-        coalesce(
-            case
-                when typeof({{ cursor }}) in ('TIMESTAMP', 'TIMESTAMP WITH TIME ZONE', 'DATE')
-                    then try_cast({{ cursor }} as timestamp)
-            end,
-            _cq_sync_time
-        )
-    {%- endif -%}
-{%- endmacro %}
-
-
-{% macro spark___changed_at(cursor_field) -%}
     {#- Returns the time of a version. This is the cursor if it is a time, otherwise the start of
-        the sync that read the version. Dates and times without a zone are read as UTC in every
-        session. -#}
-    {%- if not cursor_field -%}
-        _cq_sync_time
-    {%- else -%}
-        {%- set cursor = strandline._quote(cursor_field) -%}
-        coalesce(
-            case typeof({{ cursor }})
-                when 'timestamp' then cast({{ cursor }} as timestamp)
-                when 'date' then cast(concat(cast({{ cursor }} as string), ' 00:00:00Z')
-                    as timestamp)
-                when 'timestamp_ntz' then cast(concat(cast({{ cursor }} as string), 'Z')
-                    as timestamp)
-            end,
-            _cq_sync_time
-        )
-    {%- endif -%}
+        the sync that read the version. -#}
+    {{ "coalesce(" ~ strandline._instant(strandline._quote(cursor_field)) ~ ", _cq_sync_time)"
+        if cursor_field else "_cq_sync_time" }}
 {%- endmacro %}
 
 

@@ -24,38 +24,15 @@
 
 
 {% macro _latest_sql(versions, key, cursor_field, union=false, shown=none) -%}
-    {{- return(adapter.dispatch("_latest_sql", "strandline")(
-        versions, key, cursor_field, union, shown)) -}}
-{%- endmacro %}
-
-
-{% macro default___latest_sql(versions, key, cursor_field, union, shown) -%}
-    select *
-    from (
-        select *
-        from {{ versions }} as versions
-        qualify row_number() over (
-            partition by {{ strandline._column_list(key) }}
-            order by {{ strandline._order_by(cursor_field, union=union, direction="desc") }}
-        ) = 1
-    ) as newest
-    where not coalesce(_cq_deleted, false)
-    {%- if shown %}
-        and ({{ shown }})
-    {%- endif %}
-{%- endmacro %}
-
-
-{% macro spark___latest_sql(versions, key, cursor_field, union, shown) -%}
     {#- The row is one struct, so that MAP columns are supported and Spark shuffles only the newest
         versions. -#}
     select *
     from (
         select newest.*
         from (
-            select max_by(struct(*), {{ strandline.version_order(
+            select max_by({{ strandline._whole_row("_cq_version") }}, {{ strandline.version_order(
                 cursor_field, union=union) }}) as newest
-            from {{ versions }} as versions
+            from {{ versions }} as _cq_version
             group by {{ strandline._column_list(key) }}
         ) as by_key
     ) as latest
@@ -63,4 +40,20 @@
     {%- if shown %}
         and ({{ shown }})
     {%- endif %}
+{%- endmacro %}
+
+
+{% macro _whole_row(alias) -%}
+    {#- Returns an expression for all columns of a table with this alias as one struct. -#}
+    {{- return(adapter.dispatch("_whole_row", "strandline")(alias)) -}}
+{%- endmacro %}
+
+
+{% macro default___whole_row(alias) -%}
+    {{ alias }}
+{%- endmacro %}
+
+
+{% macro spark___whole_row(alias) -%}
+    struct(*)
 {%- endmacro %}

@@ -19,22 +19,13 @@
 {% macro _version_fields(cursor_field, alias, union, nulls_are_lowest=false) -%}
     {#- Returns the fields of the order. -#}
     {%- set prefix = alias ~ "." if alias else "" -%}
-    {%- set generation = prefix ~ "_cq_generation" -%}
-    {%- set fields = ([prefix ~ "_cq_table_rank"] if union else [])
-        + [generation if nulls_are_lowest else "coalesce(" ~ generation ~ ", 0)"] -%}
-    {%- if cursor_field -%}
-        {%- set cursor = prefix ~ strandline._quote(cursor_field) -%}
-        {%- do fields.extend([cursor] if nulls_are_lowest else [cursor ~ " is not null", cursor]) -%}
+    {%- set generation, batch = prefix ~ "_cq_generation", prefix ~ "_cq_batch" -%}
+    {%- set cursor = [prefix ~ strandline._quote(cursor_field)] if cursor_field else [] -%}
+    {%- if not nulls_are_lowest -%}
+        {%- set generation = "coalesce(" ~ generation ~ ", 0)" -%}
+        {%- set batch = "coalesce(" ~ batch ~ ", 0)" -%}
+        {%- set cursor = [cursor[0] ~ " is not null"] + cursor if cursor else [] -%}
     {%- endif -%}
-    {{ return(fields + [prefix ~ "_cq_batch", prefix ~ "_cq_seq"]) }}
-{%- endmacro %}
-
-
-{% macro _order_by(cursor_field, union=false, direction="") -%}
-    {#- Returns the same order as a list for ORDER BY. -#}
-    {%- set terms = [] -%}
-    {%- for field in strandline._version_fields(cursor_field, none, union) -%}
-        {%- do terms.append((field ~ " " ~ direction) | trim) -%}
-    {%- endfor -%}
-    {{ return(terms | join(", ")) }}
+    {{ return(([prefix ~ "_cq_table_rank"] if union else []) + [generation] + cursor
+        + [batch, prefix ~ "_cq_seq"]) }}
 {%- endmacro %}

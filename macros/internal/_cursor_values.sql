@@ -39,25 +39,33 @@
     {%- set tolerance = tolerance or ("5 minutes"
         if type in ("timestamp with time zone", "timestamp") and target.type == "spark"
         else "14 hours") -%}
-    {{ adapter.dispatch("_instant", "strandline")(cursor, type) }} > {{ sync_time }}
+    {{ strandline._instant(cursor) }} > {{ sync_time }}
         + interval {{ strandline._literal(tolerance) }}
 {%- endmacro %}
 
 
-{% macro default___instant(expression, type) -%}
-    cast({{ expression }} as timestamp)
+{% macro _instant(expression) -%}
+    {#- Returns the point in time of a cursor, or null if it is not a time. Dates and times without
+        a zone are read as UTC in every session. -#}
+    {{- return(adapter.dispatch("_instant", "strandline")(expression)) -}}
 {%- endmacro %}
 
 
-{% macro spark___instant(expression, type) -%}
-    {#- Reads dates and times without a zone as UTC in every session. -#}
-    {%- if type == "date" -%}
-        timestamp_seconds(unix_date({{ expression }}) * 86400L)
-    {%- elif type == "timestamp_ntz" -%}
-        cast(concat(cast({{ expression }} as string), 'Z') as timestamp)
-    {%- else -%}
-        {{ expression }}
-    {%- endif -%}
+{% macro default___instant(expression) -%}
+    {#- Checks the type first, because try_cast() would also convert an integer to a time. -#}
+    case
+        when typeof({{ expression }}) in ('TIMESTAMP', 'TIMESTAMP WITH TIME ZONE', 'DATE')
+            then try_cast({{ expression }} as timestamp)
+    end
+{%- endmacro %}
+
+
+{% macro spark___instant(expression) -%}
+    case typeof({{ expression }})
+        when 'timestamp' then cast({{ expression }} as timestamp)
+        when 'date' then cast(concat(cast({{ expression }} as string), ' 00:00:00Z') as timestamp)
+        when 'timestamp_ntz' then cast(concat(cast({{ expression }} as string), 'Z') as timestamp)
+    end
 {%- endmacro %}
 
 

@@ -176,7 +176,6 @@
         strandline._with_vanished(up_to_head, spec.refreshes, spec.columns, spec.key),
         spec.key,
         spec.cursor,
-        strandline._changed_at(spec.cursor),
         spec.union,
         spec.row_filter
     )) }}
