@@ -6,7 +6,7 @@
     {%- if parsed is none -%}
         {{ return(relation) }}
     {%- elif parsed.kind in ("snapshot", "tag") -%}
-        {{ return(relation ~ " version as of " ~ parsed.literal) }}
+        {{ return(strandline._pinned(relation, parsed.literal)) }}
     {%- endif -%}
     {%- do strandline._check_not_compacted(relation, moment, parsed, owner) -%}
     {{ return("(select * from " ~ relation ~ " as everything where " ~ strandline._until(parsed)
@@ -60,9 +60,9 @@
     {%- elif parsed.kind == "batch" -%}
         {{ return(parsed.literal | int) }}
     {%- endif -%}
-    {%- set versions = relation ~ " version as of " ~ parsed.literal
-        if parsed.kind in ("snapshot", "tag") else relation ~ " as versions where "
-        ~ strandline._until(parsed) -%}
+    {%- set versions = strandline._pinned(relation, parsed.literal)
+        if parsed.kind in ("snapshot", "tag")
+        else relation ~ " as versions where " ~ strandline._until(parsed) -%}
     {{ return((strandline._value("select max(_cq_batch) from " ~ versions) or 0) | int) }}
 {%- endmacro %}
 

@@ -74,7 +74,7 @@
             {%- for table in tables %}
             select {{ strandline._literal(table.name) }} as table_name, _cq_batch as batch,
                 _cq_generation as generation
-            from {{ table.pinned }} as versions
+            from {{ strandline._pinned(table.relation, table.get("snapshot")) }} as versions
             {{- "\n            union all" if not loop.last }}
             {%- endfor %}
         ) as versions
@@ -271,83 +271,32 @@
         batches since the verdict. Their older batches are in the same files as before, and are not
         counted again, except for every 30th batch. A batch is complete if raw table, ledger and
         commit contain the same number of rows. In any doubt, the table is not excluded. -#}
-    {%- set candidates, verdicts = {}, {} -%}
+    {%- set candidates = [] -%}
     {%- for table in read.unproved if table.verdict.get("recorded")
         and table.verdict.facts == strandline._facts_digest(table, table.verified_digest)
         and table.verdict.recorded // 30 == table.recorded // 30
         and table.verdict.recorded + 1 >= table.first -%}
-        {%- do candidates.update({table.name: dict(table, raw={}, ledger={}, commits=[])}) -%}
-        {%- do verdicts.update({table.name: table.verdict}) -%}
+        {%- do candidates.append(dict(table, low=table.verdict.recorded, commits=[], new={})) -%}
     {%- endfor -%}
-    {%- set batches_sql -%}
-        {%- for table in candidates.values() %}
-        select *, {{ strandline._literal(table.name) }} as table_name
-        from (
-            {{ strandline._commits_sql(table.relation) }}
-        ) as commits
-        union all
-        select
-            'raw',
-            cast(_cq_batch as string),
-            cast(count(*) as string),
-            cast(max(_cq_generation) as string),
-            cast(count(*) - count(_cq_generation) as string),
-            null,
-            null,
-            null,
-            {{ strandline._literal(table.name) }}
-        from {{ strandline._pinned(table.relation, table.properties) }} as versions
-        where _cq_batch > {{ table.verdict.recorded }} or _cq_batch < 1 or _cq_batch is null
-        group by _cq_batch
-        union all
-        {%- endfor %}
-        select
-            'ledger',
-            cast(batch as string),
-            cast(sum(rows_appended) as string),
-            cast(max(generation) as string),
-            cast(count(*) as string),
-            null,
-            null,
-            null,
-            table_name
-        from {{ read.after }} as syncs
-        inner join ({{ strandline._recorded_batches(verdicts) }}) as verdicts
-            on syncs.table_name = verdicts.verified_table
-            and syncs.batch > verdicts.recorded
-        group by table_name, batch
-    {%- endset -%}
-    {%- for row in (run_query(batches_sql) if candidates else []) -%}
-        {%- set table = candidates[row[8]] -%}
-        {%- if row[0] == "commit" -%}
-            {%- do table.commits.append(row) -%}
-        {%- elif row[0] == "raw" -%}
-            {%- do table.raw.update({row[1] | int: {"rows": row[2] | int,
-                "generation": row[3] | int, "without_generation": row[4] | int}}) -%}
-        {%- else -%}
-            {%- do table.ledger.update({row[1] | int: {"rows": row[2] | int(-1),
-                "generation": row[3] | int, "entries": row[4] | int}}) -%}
-        {%- endif -%}
-    {%- endfor -%}
+    {%- do strandline._count_batches(candidates, read.after) if candidates -%}
     {%- set extended = [] -%}
-    {%- for name, table in candidates.items() -%}
+    {%- for table in candidates -%}
         {%- set commits = strandline._lineage(table, table.verdict.snapshot) -%}
-        {%- set head = table.verdict.recorded + table.raw | length -%}
-        {%- set expected = range(table.verdict.recorded + 1, head + 1) | list -%}
+        {%- set raw = table.new.items() | selectattr("1.raw_rows") | list -%}
+        {%- set head = table.low + raw | length -%}
         {%- set incomplete = [] -%}
-        {%- for batch, raw in table.raw.items() -%}
+        {%- for batch, counts in raw -%}
             {#- The newest batch may lack its ledger row, because its sync is running. -#}
-            {%- set entry = table.ledger.get(
-                batch, dict(raw, entries=1 if batch == head else 0)) -%}
-            {%- if commits.batches.get(batch) != raw.rows or entry.rows != raw.rows
-                or entry.entries != 1 or entry.generation < raw.generation
-                or raw.without_generation -%}
+            {%- if commits.batches.get(batch) != counts.raw_rows or counts.without_generation
+                or (counts.entries or batch < head) and (counts.entries != 1
+                or counts.ledger_rows != counts.raw_rows
+                or counts.ledger_generation < counts.generation) -%}
                 {%- do incomplete.append(batch) -%}
             {%- endif -%}
         {%- endfor -%}
         {%- if not incomplete and not commits.foreign and table.recorded <= head
-            and commits.batches | sort == expected -%}
-            {%- do extended.append(name) -%}
+            and commits.batches | sort == range(table.low + 1, head + 1) | list -%}
+            {%- do extended.append(table.name) -%}
         {%- endif -%}
     {%- endfor -%}
     {{ return(read.unproved | rejectattr("name", "in", extended) | list) }}
@@ -369,7 +318,6 @@
     {%- set to = compacted.get("to", properties.get("strandline.compacted_to", 0)) | int -%}
     {%- set incidents = strandline._acknowledgements(table.settings, "Source " ~ table.name) -%}
     {{ return({
-        "pinned": strandline._pinned(table.relation, properties),
         "first": properties.get("strandline.first-batch", 1) | int,
         "compacted": to,
         "removed": compacted.get("rows", 0) | int,

@@ -286,7 +286,7 @@
                 _cq_sync_time,
                 {{ strandline._quote(part.column.name) if type else "null" }},
                 null
-            from {{ strandline._pinned(part.table.relation, part.table.get("properties", {})) }}
+            from {{ strandline._pinned(part.table.relation, part.table.get("snapshot")) }}
                 as rows_of_raw
             where {{ "_cq_batch >= " ~ part.batch if part.key and not all_batches else "true" }}
             {%- if part.table.is_shared and part.key %}

@@ -83,11 +83,7 @@
 
 
 {% macro _quote_path(name) -%}
-    {%- set parts = [] -%}
-    {%- for part in name.split(".") -%}
-        {%- do parts.append(strandline._quote(part)) -%}
-    {%- endfor -%}
-    {{ return(parts | join(".")) }}
+    {{ return(strandline._quote(name) | replace(".", "`.`")) }}
 {%- endmacro %}
 
 
@@ -109,6 +105,12 @@
 {% macro _snapshot(properties) -%}
     {%- set snapshot = properties.get("current-snapshot-id", "none") -%}
     {{ return(none if snapshot == "none" else snapshot) }}
+{%- endmacro %}
+
+
+{% macro _pinned(relation, snapshot) -%}
+    {#- Returns a table as of an Iceberg snapshot or tag, or the current table if it is none. -#}
+    {{ return(relation ~ (" version as of " ~ snapshot if snapshot else "")) }}
 {%- endmacro %}
 
 

@@ -38,13 +38,20 @@
         and strandline._tested_node(none).get("unique_id") == node.unique_id -%}
         {%- set tables = tables | rejectattr("name", "in", proved) | list -%}
     {%- endif -%}
-    {%- set before = strandline._pinned(records, strandline._properties(records)) -%}
+    {%- set before = strandline._pinned(
+        records, strandline._snapshot(strandline._properties(records))) -%}
     {%- for table in tables -%}
         {%- set properties = strandline._properties(table.relation) -%}
         {%- do table.update({"properties": properties,
             "snapshot": strandline._snapshot(properties)}) -%}
     {%- endfor -%}
-    {%- set after = strandline._pinned(records, strandline._properties(records)) -%}
+    {%- set after = strandline._pinned(
+        records, strandline._snapshot(strandline._properties(records))) -%}
+    {#- The newest batch in the ledger that each verdict covers. -#}
+    {%- set recorded = [] -%}
+    {%- for name, verdict in proved.items() if verdict.recorded -%}
+        {%- do recorded.append([name, verdict.recorded]) -%}
+    {%- endfor -%}
     {%- set digests_sql -%}
         select
             {{ table_name }},
@@ -56,7 +63,10 @@
             {%- endif %}
         from (select *, xxhash64(*) as digest from {{ before }} as rows_of_records) as digests
         {%- if model_name == "cq_sync_log" %}
-        left join ({{ strandline._recorded_batches(proved) }}) as verdicts
+        left join (
+            {{ strandline._literal_rows({"verified_table": "string", "recorded": "bigint"},
+                recorded) }}
+        ) as verdicts
             on digests.table_name = verdicts.verified_table
         {%- endif %}
         group by 1
@@ -77,23 +87,6 @@
         {%- do unproved.append(table) if table.verdict.get("fingerprint") != table.fingerprint -%}
     {%- endfor -%}
     {{ return({"tables": tables, "unproved": unproved, "before": before, "after": after}) }}
-{%- endmacro %}
-
-
-{% macro _recorded_batches(verdicts) -%}
-    {#- Returns a SELECT of the newest batch in the ledger that each verdict covers. -#}
-    {%- set rows = [] -%}
-    {%- for name, verdict in verdicts.items() if verdict.recorded -%}
-        {%- do rows.append([name, verdict.recorded]) -%}
-    {%- endfor -%}
-    {{ strandline._literal_rows({"verified_table": "string", "recorded": "bigint"}, rows) }}
-{%- endmacro %}
-
-
-{% macro _pinned(relation, properties) -%}
-    {#- Returns a table as of the snapshot in its properties. -#}
-    {%- set snapshot = strandline._snapshot(properties) -%}
-    {{ return(relation ~ (" version as of " ~ snapshot if snapshot else "")) }}
 {%- endmacro %}
 
 

@@ -118,7 +118,7 @@
         {%- set before = none if foreign else mark.proved.get(check.id) -%}
         {%- set turns = (mark.failed_turns.get(check.id, []) if before else []) + [turn] -%}
         {%- set asked = strandline._asked(check.subject, before, turns) -%}
-        {%- do check.subject.update({"rows": target_table ~ " version as of " ~ snapshot,
+        {%- do check.subject.update({"rows": strandline._pinned(target_table, snapshot),
             "hint": strandline._broadcast_hint(spec, turns)}) -%}
         {#- Finds the buckets of the failing keys. Later tests check these buckets again, and skip
             the other rows of these batches. -#}
@@ -193,7 +193,7 @@
         names, types, tables, spec}. -#}
     {{ return({
         "relation": relation,
-        "rows": relation ~ (" version as of " ~ snapshot if snapshot else ""),
+        "rows": strandline._pinned(relation, snapshot),
         "versions": "(select " ~ strandline._one_task(spec) ~ "* from (\n" ~ spec.sql
             ~ "\n) as everything where " ~ strandline._batches(spec.tables, up_to="head") ~ ")",
         "key": spec.key,

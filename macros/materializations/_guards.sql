@@ -123,7 +123,8 @@
         {%- set committed = strandline._lineage(table, none).batches -%}
         {%- set acknowledged = strandline._acknowledged(
             table.relation, "batches_complete", owner) | selectattr("last") | list -%}
-        {%- for batch, counts in table.new | dictsort if batch <= table.head -%}
+        {%- for batch, counts in table.new | dictsort
+            if batch > table.low and batch <= table.head -%}
             {%- set raw_rows, ledger_rows = counts.raw_rows, counts.ledger_rows -%}
             {%- set delivered.rows = delivered.rows + raw_rows -%}
             {%- if table.has_ledger and batch > table.compacted

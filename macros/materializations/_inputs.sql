@@ -237,59 +237,96 @@
 
 
 {% macro _read_batches(table, low) -%}
-    {#- Reads the later batches of a raw table, its commits and its ledger with one statement. Sets
-        `low`, `head` (the newest batch), `rows` (of the whole table; many if the newest commit does
-        not contain the number), `commits`, `has_ledger` and `new`, the batches above `low`: {batch:
-        {raw_rows, ledger_rows, entries}}. If there are none, reads the newest batch from Iceberg's
-        metadata, because the table may end before `low`. -#}
+    {#- Reads the later batches of a raw table. Sets `low`, `head` (the newest batch), `rows` (of
+        the whole table; many if the newest commit does not contain the number), `has_ledger`, and
+        `commits` and `new` (see _count_batches()). If there are none, reads the newest batch from
+        Iceberg's metadata, because the table may end before `low`. -#}
     {%- do table.update({"low": low, "commits": [], "new": {}}) -%}
     {%- if flags.EMPTY or table.snapshot is none -%}
         {{ return(none) }}
     {%- endif -%}
-    {%- set pinned = table.relation ~ " version as of " ~ table.snapshot -%}
     {%- set syncs = strandline._own_table(table.relation.schema, "_cq_syncs") -%}
     {%- set has_ledger = table.id and strandline._exists(syncs) -%}
+    {%- do strandline._count_batches([table], syncs if has_ledger else none) -%}
+    {%- for commit in table.commits if commit[3] == table.snapshot -%}
+        {%- do table.update({"rows": commit[7] | int(100000000)}) -%}
+    {%- endfor -%}
+    {%- set head = ([low] + table.new.items() | selectattr("1.raw_rows") | map("first")
+        | list) | max -%}
+    {%- if head == low -%}
+        {%- set head = strandline._value("select max(_cq_batch) from "
+            ~ strandline._pinned(table.relation, table.snapshot)) or 0 -%}
+    {%- endif -%}
+    {%- do table.update({"has_ledger": has_ledger, "head": head | int}) -%}
+{%- endmacro %}
+
+
+{% macro _count_batches(tables, syncs) -%}
+    {#- Reads the batches after `low` of each raw table, its commits and its ledger with one
+        statement. Adds to `commits`, and to `new`: {batch: {raw_rows, generation,
+        without_generation, ledger_rows, ledger_generation, entries}}. Rows without a valid batch
+        number are counted, too. -#}
+    {%- set by_name = {} -%}
     {%- set batches_sql -%}
-        {{ strandline._commits_sql(table.relation) }}
+        {%- for table in tables %}
+        {%- do by_name.update({table.relation.identifier: table}) %}
+        {%- set name = strandline._literal(table.relation.identifier) %}
+        select
+            *,
+            {{ name }} as table_name
+        from (
+            {{ strandline._commits_sql(table.relation) }}
+        ) as commits
         union all
-        select 'raw', cast(_cq_batch as string), cast(count(*) as string), null, null, null, null,
-            null
-        from {{ pinned }} as versions
-        where _cq_batch > {{ low }}
+        select
+            'raw',
+            cast(_cq_batch as string),
+            cast(count(*) as string),
+            cast(max(_cq_generation) as string),
+            cast(count(*) - count(_cq_generation) as string),
+            null,
+            null,
+            null,
+            {{ name }}
+        from {{ strandline._pinned(table.relation, table.snapshot) }} as versions
+        where _cq_batch > {{ table.low }} or _cq_batch < 1 or _cq_batch is null
         group by _cq_batch
-        {%- if has_ledger %}
-        union all
-        select 'ledger', cast(batch as string), cast(rows_appended as string), null, null, null,
-            null, null
+        {{- "\n        union all" if syncs or not loop.last }}
+        {%- endfor %}
+        {%- if syncs %}
+        select
+            'ledger',
+            cast(batch as string),
+            cast(sum(rows_appended) as string),
+            cast(max(generation) as string),
+            cast(count(*) as string),
+            null,
+            null,
+            null,
+            table_name
         from {{ syncs }} as syncs
-        where table_name = {{ strandline._literal(table.relation.identifier) }}
-            and batch > {{ [low, table.compacted, table.first - 1] | max }}
+        where
+            {%- for table in tables %}
+            table_name = {{ strandline._literal(table.relation.identifier) }}
+                and batch > {{ [table.low, table.compacted, table.first - 1] | max }}
+            {{- " or" if not loop.last }}
+            {%- endfor %}
+        group by table_name, batch
         {%- endif %}
     {%- endset -%}
-    {%- set at = namespace(head=none) -%}
     {%- for row in run_query(batches_sql) -%}
-        {%- if row[0] == "raw" -%}
-            {%- set at.head = [at.head or 0, row[1] | int] | max -%}
-        {%- endif -%}
+        {%- set table = by_name[row[8]] -%}
         {%- if row[0] == "commit" -%}
             {%- do table.commits.append(row) -%}
-            {%- do table.update({"rows": row[7] | int(100000000)}) if row[3] == table.snapshot -%}
         {%- else -%}
             {%- set counts = table.new.setdefault(
                 row[1] | int, {"raw_rows": 0, "ledger_rows": none, "entries": 0}) -%}
-            {%- if row[0] == "raw" -%}
-                {%- do counts.update({"raw_rows": row[2] | int}) -%}
-            {%- else -%}
-                {%- do counts.update({"entries": counts.entries + 1, "ledger_rows":
-                    counts.ledger_rows if row[2] is none
-                    else (counts.ledger_rows or 0) + row[2] | int}) -%}
-            {%- endif -%}
+            {%- do counts.update({"raw_rows": row[2] | int, "generation": row[3] | int,
+                "without_generation": row[4] | int} if row[0] == "raw"
+                else {"ledger_rows": row[2] | int(none), "ledger_generation": row[3] | int,
+                "entries": row[4] | int}) -%}
         {%- endif -%}
     {%- endfor -%}
-    {%- if at.head is none -%}
-        {%- set at.head = strandline._value("select max(_cq_batch) from " ~ pinned) or 0 -%}
-    {%- endif -%}
-    {%- do table.update({"has_ledger": has_ledger, "head": at.head | int}) -%}
 {%- endmacro %}
 
 
