@@ -1,9 +1,10 @@
 {% macro deduped_latest(relation, unique_key, cursor_field=none, as_of=none, delete_stale=false) -%}
     {%- set given = strandline._given_versions(
         "deduped_latest", relation, unique_key, as_of, delete_stale) -%}
-    {%- set floor = strandline._generation_floor(given.refreshes) -%}
-    {%- set versions = given.versions if floor is none else "(select * from " ~ given.versions
-        ~ " as everything where " ~ strandline._from_generation(floor) ~ ")" -%}
+    {%- set condition = strandline._from_generations(
+        [{"floor": strandline._generation_floor(given.refreshes)}]) -%}
+    {%- set versions = "(select * from " ~ given.versions ~ " as everything where " ~ condition
+        ~ ")" if condition else given.versions -%}
     {{- strandline._latest_sql(versions, given.key, cursor_field) -}}
 {%- endmacro %}
 
@@ -13,7 +14,11 @@
         `refreshes` are the complete full refreshes whose result delete_stale shows. -#}
     {%- set owner = name ~ "(" ~ relation ~ ")" -%}
     {%- set key = strandline._require_key(unique_key, owner) -%}
-    {%- do strandline._check_shared_key(relation, key, owner) -%}
+    {%- if execute and target.type == "spark" and relation is not string and relation.schema
+        and flags.WHICH != "compile" and strandline._exists(relation) -%}
+        {%- do strandline._check_source_in_key(strandline._table_name(relation),
+            strandline._sources_of(strandline._properties(relation)), key, owner) -%}
+    {%- endif -%}
     {{ return({
         "key": key,
         "versions": strandline.as_of(relation, as_of, owner),

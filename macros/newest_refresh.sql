@@ -18,20 +18,12 @@
     left join (
         select
             {{ by_source }} as of_source,
-            max(newest) as newest,
-            max(case when mode = 'full_refresh' and generation <= newest then generation end)
-                as refreshed
+            max(newest_generation) as newest,
+            max(case when mode = 'full_refresh' and generation <= newest_generation
+                then generation end) as refreshed
         from (
-            select
-                *,
-                first_value(generation) over (
-                    partition by {{ by_source }}
-                    order by batch desc nulls last
-                ) as newest
-            from {{ syncs }} as syncs
-            where table_name = {{ strandline._literal(relation.identifier) }}
-                and status in ('synced', 'recovered')
-        ) as batches
+            {{ strandline._read_syncs(syncs, relation, by_source) }}
+        ) as syncs
         group by {{ by_source }}
     ) as ledger
         on {{ "ledger.of_source = versions._cq_source_name" if shared else "true" }}

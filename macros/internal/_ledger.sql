@@ -39,14 +39,8 @@
     {#- Returns a source of this package from the graph, or {} in a unit test or if the project has
         disabled the source. The source in the graph was rendered with the variables of this
         package, which tests in another project cannot read. -#}
-    {%- if execute -%}
-        {%- for node in graph.get("sources", {}).values()
-            if node.package_name == "strandline" and node.source_name == "strandline"
-            and node.name == name -%}
-            {{ return(node) }}
-        {%- endfor -%}
-    {%- endif -%}
-    {{ return({}) }}
+    {{ return(graph.get("sources", {}).get("source.strandline.strandline." ~ name, {})
+        if execute else {}) }}
 {%- endmacro %}
 
 
@@ -84,29 +78,17 @@
     {%- endif -%}
     {%- set sources = strandline._sources_of(strandline._properties(relation)) -%}
     {%- set refreshes_sql -%}
-        select batch, generation, began_at, source_name
+        select
+            batch,
+            max(generation),
+            {{ strandline._to_micros("min(started_at)") }},
+            max(source_name)
         from (
-            select
-                *,
-                max_by(generation, batch) over ({{ "partition by source_name"
-                    if sources }}) as newest
-            from (
-                select
-                    batch,
-                    max(generation) as generation,
-                    {{ strandline._to_micros("min(started_at)") }} as began_at,
-                    max(source_name) as source_name,
-                    bool_or(mode = 'full_refresh') as read_everything
-                from {{ syncs }} as syncs
-                where table_name = {{ strandline._literal(relation.identifier) }}
-                    and status in ('synced', 'recovered')
-                    {%- if head is not none %}
-                    and batch <= {{ head }}
-                    {%- endif %}
-                group by batch
-            ) as batches
-        ) as ranked
-        where read_everything and generation <= newest
+            {{ strandline._read_syncs(syncs, relation, "source_name" if sources else "1", head) }}
+        ) as syncs
+        where mode = 'full_refresh'
+            and generation <= newest_generation
+        group by batch
         order by batch
     {%- endset -%}
     {%- set refreshes = [] -%}
@@ -119,6 +101,24 @@
         }) -%}
     {%- endfor -%}
     {{ return(refreshes) }}
+{%- endmacro %}
+
+
+{% macro _read_syncs(syncs, relation, by_source, head=none) -%}
+    {#- Returns a SELECT of the syncs that appended batches up to `head` to a raw table, with the
+        generation of the newest of these batches. -#}
+    select
+        *,
+        first_value(generation) over (
+            partition by {{ by_source }}
+            order by batch desc nulls last, generation desc
+        ) as newest_generation
+    from {{ syncs }} as syncs
+    where table_name = {{ strandline._literal(relation.identifier) }}
+        and status in ('synced', 'recovered')
+    {%- if head is not none %}
+        and batch <= {{ head }}
+    {%- endif %}
 {%- endmacro %}
 
 
@@ -151,29 +151,22 @@
 {%- endmacro %}
 
 
-{% macro _from_generation(floor) -%}
-    {#- Returns the condition for versions that no complete full refresh has replaced. -#}
-    {%- if floor is mapping -%}
-        _cq_generation >= case _cq_source_name
-        {%- for source, generation in floor | dictsort %} when {{ strandline._literal(source) }}
-            then {{ generation }}
-        {%- endfor %} else 0 end
-    {%- else -%}
-        _cq_generation >= {{ floor }}
-    {%- endif -%}
-{%- endmacro %}
-
-
 {% macro _from_generations(tables) -%}
-    {#- Returns the condition of _from_generation() for all tables that a model reads, or none if no
+    {#- Returns the condition for versions that no complete full refresh has replaced, or none if no
         table has a complete full refresh. -#}
     {%- set conditions = [] -%}
     {%- for table in tables if table.get("floor") is not none -%}
-        {%- set condition = strandline._from_generation(table.floor) -%}
-        {%- if tables | length > 1 -%}
-            {%- set condition = "(_cq_table <> " ~ strandline._literal(table.name) ~ " or "
-                ~ condition ~ ")" -%}
-        {%- endif -%}
+        {%- set condition -%}
+        {{ "(_cq_table <> " ~ strandline._literal(table.name) ~ " or " if tables | length > 1 -}}
+        _cq_generation >=
+        {%- if table.floor is mapping %} case _cq_source_name
+            {%- for source, generation in table.floor | dictsort %}
+            when {{ strandline._literal(source) }} then {{ generation }}
+            {%- endfor %} else 0 end
+        {%- else %} {{ table.floor }}
+        {%- endif %}
+        {{- ")" if tables | length > 1 -}}
+        {%- endset -%}
         {%- do conditions.append(condition) -%}
     {%- endfor -%}
     {{ return(conditions | join(" and ") or none) }}
@@ -183,16 +176,6 @@
 {% macro _sources_of(properties) -%}
     {#- Returns the sources that share a raw table (`shared: true`), or [] for other tables. -#}
     {{ return(fromjson(properties.get("strandline.sources", "{}")) | list | sort) }}
-{%- endmacro %}
-
-
-{% macro _check_shared_key(relation, key, owner) -%}
-    {%- if not execute or target.type != "spark" or relation is string or not relation.schema
-        or flags.WHICH == "compile" or not strandline._exists(relation) -%}
-        {{ return(none) }}
-    {%- endif -%}
-    {%- do strandline._check_source_in_key(strandline._table_name(relation),
-        strandline._sources_of(strandline._properties(relation)), key, owner) -%}
 {%- endmacro %}
 
 
@@ -211,7 +194,7 @@
 
 {% macro _declared_tables(schema) -%}
     {#- Returns the raw tables of a schema that the project declares with `meta.strandline`: [{name,
-        relation, node, settings}]. If several sources declare the same table, the table is returned
+        relation, settings}]. If several sources declare the same table, the table is returned
         once, with the acknowledged incidents of all these sources. -#}
     {%- set tables = {} -%}
     {%- for node in graph.sources.values() | sort(attribute="unique_id")
@@ -232,9 +215,7 @@
             {%- do tables.update({relation | string: {
                 "name": node.identifier,
                 "relation": relation,
-                "node": node,
                 "settings": settings,
-                "sources": [],
             }}) -%}
         {%- endif -%}
     {%- endfor -%}
