@@ -37,15 +37,9 @@
         {%- set value = strandline._quote(column.name) -%}
         {%- do parts.append("if(" ~ value ~ " is not null, " ~ strandline._literal(column.hashed_as)
             ~ ", null)") -%}
-        {%- if column.type in ("int", "smallint", "tinyint") -%}
-            {%- do parts.append("cast(" ~ value ~ " as bigint)") -%}
-        {%- elif column.type == "float" -%}
-            {%- do parts.append("cast(" ~ value ~ " as double)") -%}
-        {%- elif column.type.startswith("decimal") -%}
-            {%- do parts.append("cast(" ~ value ~ " as string)") -%}
-        {%- else -%}
-            {%- do parts.append(value) -%}
-        {%- endif -%}
+        {%- set common = {"int": "bigint", "smallint": "bigint", "tinyint": "bigint",
+            "float": "double", "decimal": "string"}.get(column.type.split("(")[0]) -%}
+        {%- do parts.append("cast(" ~ value ~ " as " ~ common ~ ")" if common else value) -%}
     {%- endfor -%}
     xxhash64({{ parts | join(", ") }})
 {%- endmacro %}

@@ -32,11 +32,8 @@
 
 
 {% macro _only_source(subject) -%}
-    {%- set sources = [] -%}
-    {%- for unique_id in (subject.node.get("depends_on") or {}).get("nodes") or []
-        if unique_id in graph.sources -%}
-        {%- do sources.append(graph.sources[unique_id]) -%}
-    {%- endfor -%}
+    {%- set sources = (subject.node.get("depends_on") or {}).get("nodes", [])
+        | select("in", graph.sources) | list -%}
     {%- if sources | length != 1 -%}
         {{ exceptions.raise_compiler_error(
             subject.owner ~ ": its model reads " ~ sources | length ~ " sources. Specify the raw "
@@ -44,7 +41,7 @@
             ~ "have been built once."
         ) }}
     {%- endif -%}
-    {{ return(strandline._node_relation(sources[0])) }}
+    {{ return(strandline._node_relation(graph.sources[sources[0]])) }}
 {%- endmacro %}
 
 
@@ -80,19 +77,20 @@
 
 {% macro _differing_rows(expected, actual, identity, columns, types, hint) -%}
     {#- Groups the rows of both sides by key, with one shuffle, instead of joining them. -#}
+    {%- set content = adapter.dispatch("_row_struct", "strandline")(columns, types) -%}
     with all_rows as (
         select {{ hint }}*
         from (
             select
                 true as _cq_is_expected,
                 {{ strandline._column_list(identity) }},
-                {{ strandline._row_struct(columns, types) }} as _cq_content
+                {{ content }} as _cq_content
             from {{ expected }} as expected_rows
             union all
             select
                 false,
                 {{ strandline._column_list(identity) }},
-                {{ strandline._row_struct(columns, types) }}
+                {{ content }}
             from {{ actual }} as actual_rows
         ) as both_sides
     ),
@@ -122,11 +120,6 @@
     where _cq_expected_rows <> _cq_actual_rows
         or _cq_actual_rows > 1
         or _cq_expected is distinct from _cq_actual
-{%- endmacro %}
-
-
-{% macro _row_struct(columns, types) -%}
-    {{- return(adapter.dispatch("_row_struct", "strandline")(columns, types)) -}}
 {%- endmacro %}
 
 

@@ -86,15 +86,5 @@
 
 
 {% macro _seconds_ago(seconds) -%}
-    {{- return(adapter.dispatch("_seconds_ago", "strandline")(seconds)) -}}
-{%- endmacro %}
-
-
-{% macro default___seconds_ago(seconds) -%}
-    now() - interval '{{ seconds }} seconds'
-{%- endmacro %}
-
-
-{% macro spark___seconds_ago(seconds) -%}
-    current_timestamp() - make_dt_interval(0, 0, 0, {{ seconds }})
+    current_timestamp - interval '{{ seconds }} seconds'
 {%- endmacro %}

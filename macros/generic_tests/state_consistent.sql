@@ -92,31 +92,25 @@
 
     versions as (
         select
-            key,
-            coalesce(version, 0) as version,
-            value,
-            updated_at,
-            count(*) over (partition by key, coalesce(version, 0)) as rows_of_version,
-            lag(coalesce(version, 0)) over (partition by key order by coalesce(version, 0))
-                as previous_version,
-            rank() over (partition by key order by coalesce(version, 0) desc) as age
-        from {{ read.before }} as state
-    ),
-
-    newest as (
-        select
-            versions.*,
-            raw_tables.key is not null as has_raw,
+            state.key,
+            coalesce(state.version, 0) as version,
+            state.value,
+            raw_tables.key as raw_key,
             raw_tables.raw_batch,
             raw_tables.is_ahead,
             raw_tables.is_unreadable,
-            {{ strandline._is_json_object("value") }} as is_object,
-            try_cast({{ strandline._json_text("value", "batch") }} as bigint) as batch,
-            {{ strandline._json_text("value", "cursor") }} as cursor
-        from versions
+            {{ adapter.dispatch("_is_json_object", "strandline")("state.value") }} as is_object,
+            try_cast({{ strandline._json_text("state.value", "batch") }} as bigint) as batch,
+            {{ strandline._json_text("state.value", "cursor") }} as cursor,
+            count(*) over (partition by state.key, coalesce(state.version, 0)) as rows_of_version,
+            lag(coalesce(state.version, 0)) over (
+                partition by state.key
+                order by coalesce(state.version, 0)
+            ) as previous_version,
+            rank() over (partition by state.key order by coalesce(state.version, 0) desc) as age
+        from {{ read.before }} as state
         left join raw_tables
-            on versions.key = raw_tables.key
-            and versions.age = 1
+            on state.key = raw_tables.key
     ),
 
     ahead as (
@@ -135,13 +129,13 @@
                 when not is_object then 'the state is not a JSON object'
                 when batch is null and cursor is null then null
                 when batch is null then 'the state has a cursor but no batch'
-                when has_raw and batch > 0 and raw_batch is null
+                when raw_key is not null and batch > 0 and raw_batch is null
                     then 'there is a state, but no raw data'
-                when has_raw and batch > raw_batch then 'the batch is ahead of the raw table'
+                when batch > raw_batch then 'the batch is ahead of the raw table'
                 when is_unreadable then 'the cursor is not of its column''s type'
                 when is_ahead then 'the cursor is ahead of the raw table'
             end as problem
-        from newest
+        from versions
     ),
 
     behind as (
@@ -375,11 +369,6 @@
         ~ head.batch ~ "'"
     ) -%}
     {{ return(head.seconds_old if seconds is none else seconds | float) }}
-{%- endmacro %}
-
-
-{% macro _is_json_object(column) -%}
-    {{- return(adapter.dispatch("_is_json_object", "strandline")(column)) -}}
 {%- endmacro %}
 
 

@@ -40,21 +40,17 @@
 
     compared as (
         select
-            newest.source_name,
-            newest.table_name,
-            newest.day,
-            newest.rows_appended,
-            min(earlier.rows_appended) as lowest,
-            max(earlier.rows_appended) as highest,
-            count(*) as days
-        from numbered as newest
-        inner join numbered as earlier
-            on newest.source_name = earlier.source_name
-            and newest.table_name = earlier.table_name
-        where newest.age = 1
-            and earlier.age between 2 and {{ days + 1 }}
-            and earlier.day > earlier.first_day
-        group by newest.source_name, newest.table_name, newest.day, newest.rows_appended
+            source_name,
+            table_name,
+            max(day) as day,
+            max(rows_appended) filter (where age = 1) as rows_appended,
+            min(rows_appended) filter (where age > 1) as lowest,
+            max(rows_appended) filter (where age > 1) as highest,
+            count(*) - 1 as days
+        from numbered
+        where age = 1
+            or (age <= {{ days + 1 }} and day > first_day)
+        group by source_name, table_name
     )
 
     select

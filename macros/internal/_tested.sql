@@ -40,19 +40,21 @@
     {%- set mark = strandline._watermark(table) if deduped else none -%}
     {%- if mark is not none -%}
         {%- set subject = strandline._subject_of(strandline._spec_of(mark), table, mark.current) -%}
-        {%- for condition in [row_condition, model.config.get("where")] if condition -%}
-            {%- for name in ["rows", "versions"] -%}
-                {%- do subject.update({name: "(select * from " ~ subject[name]
-                    ~ " as everything where " ~ condition ~ "\n)"}) -%}
-            {%- endfor -%}
-        {%- endfor -%}
     {%- else -%}
-        {%- set rows = strandline._rows_of(relation, table, row_condition) -%}
+        {#- For a test with a `where`, dbt renders a subquery with an alias. -#}
+        {%- set rows = relation.rsplit(")", 1)[0] ~ ")" if relation is string else table -%}
         {%- set types = strandline._columns(table) -%}
         {%- set names = types.values() | map(attribute="name") | list -%}
         {%- set subject = {"relation": table, "rows": rows, "versions": rows, "names": names,
             "types": types} -%}
     {%- endif -%}
+    {%- for condition in [row_condition, model.config.get("where") if mark is not none else none]
+        if condition -%}
+        {%- for name in ["rows", "versions"] -%}
+            {%- do subject.update({name: "(select * from " ~ subject[name]
+                ~ " as everything where " ~ condition ~ "\n)"}) -%}
+        {%- endfor -%}
+    {%- endfor -%}
     {%- set subject = dict(subject,
         node=node,
         owner=owner,
@@ -74,20 +76,6 @@
     {%- do strandline._check_columns(strandline._as_list(subject.cursor), subject.names, owner,
         "cursor_field") -%}
     {{ return(subject) }}
-{%- endmacro %}
-
-
-{% macro _rows_of(relation, table, row_condition) -%}
-    {#- Returns the tested rows without an alias. For a test with a `where`, dbt renders a subquery
-        with an alias, which is removed. -#}
-    {%- set rows = table -%}
-    {%- if relation is string -%}
-        {%- set rows = relation.rsplit(")", 1)[0] ~ ")" -%}
-    {%- endif -%}
-    {%- if row_condition -%}
-        {{ return("(select * from " ~ rows ~ " as everything where " ~ row_condition ~ "\n)") }}
-    {%- endif -%}
-    {{ return(rows) }}
 {%- endmacro %}
 
 

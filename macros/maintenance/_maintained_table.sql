@@ -30,12 +30,6 @@
 {%- endmacro %}
 
 
-{% macro _full_name(relation) -%}
-    {{ return(strandline._quote_path(relation.schema) ~ "."
-        ~ strandline._quote(relation.identifier)) }}
-{%- endmacro %}
-
-
 {% macro _check_alone(alone, owner) -%}
     {#- Rejects a catalog of type hadoop unless `alone` is set, because two writers could lose a
         commit. In other catalogs, the later writer detects the conflict and fails or retries. -#}

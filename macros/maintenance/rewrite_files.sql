@@ -8,7 +8,12 @@
 
 {% macro _rewrite_and_mark(table) -%}
     {%- set mark = strandline._watermark(table) -%}
-    {%- do strandline._rewrite(table) -%}
+    {%- do strandline._call_procedure("rewrite_data_files", table,
+        "options => map('delete-file-threshold', '1')") -%}
+    {#- Position delete files may still refer to data files that no longer exist. -#}
+    {%- do strandline._call_procedure("rewrite_position_delete_files", table,
+        "options => map('rewrite-all', 'true')") -%}
+    {%- do strandline._call_procedure("rewrite_manifests", table) -%}
     {%- if mark is not none and mark.is_exact -%}
         {#- Updates the snapshot in the watermark, because the earlier snapshots may expire. -#}
         {%- set properties = strandline._properties(table) -%}
@@ -25,24 +30,15 @@
 {%- endmacro %}
 
 
-{% macro _rewrite(relation) -%}
-    {%- do strandline._call_procedure("rewrite_data_files", relation,
-        "options => map('delete-file-threshold', '1')") -%}
-    {#- Position delete files may still refer to data files that no longer exist. -#}
-    {%- do strandline._call_procedure("rewrite_position_delete_files", relation,
-        "options => map('rewrite-all', 'true')") -%}
-    {%- do strandline._call_procedure("rewrite_manifests", relation) -%}
-{%- endmacro %}
-
-
 {% macro _call_procedure(procedure, relation, arguments=none) -%}
     {#- The procedures of a catalog work only on tables of the same catalog. -#}
     {%- set catalog = relation.schema.partition(".")[0] -%}
     {%- if "." not in relation.schema or not strandline._is_iceberg_catalog(catalog) -%}
         {%- set catalog = strandline._value("select current_catalog()") -%}
     {%- endif -%}
-    {%- set given = ["table => " ~ strandline._literal(strandline._full_name(relation)),
-        arguments] | select | join(", ") -%}
+    {%- set name = strandline._quote_path(relation.schema) ~ "."
+        ~ strandline._quote(relation.identifier) -%}
+    {%- set given = ["table => " ~ strandline._literal(name), arguments] | select | join(", ") -%}
     {{ return(run_query("call " ~ strandline._quote(catalog) ~ ".system." ~ procedure ~ "(" ~ given
         ~ ")")) }}
 {%- endmacro %}
