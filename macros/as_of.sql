@@ -8,7 +8,7 @@
     {%- elif parsed.kind in ("snapshot", "tag") -%}
         {{ return(strandline._pinned(relation, parsed.literal)) }}
     {%- endif -%}
-    {%- do strandline._check_not_compacted(relation, moment, parsed, owner) -%}
+    {%- do strandline._check_not_compacted(relation, moment, owner) -%}
     {{ return("(select * from " ~ relation ~ " as everything where " ~ strandline._until(parsed)
         ~ ")") }}
 {%- endmacro %}
@@ -67,7 +67,7 @@
 {%- endmacro %}
 
 
-{% macro _check_not_compacted(relation, moment, parsed, owner) -%}
+{% macro _check_not_compacted(relation, moment, owner) -%}
     {#- Rejects a batch or time from which compaction has removed superseded versions. -#}
     {%- if not execute or target.type != "spark" or relation is string or not relation.schema -%}
         {{ return(none) }}

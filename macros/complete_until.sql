@@ -25,8 +25,9 @@
 
 
 {% macro _complete_tables(relation, owner) -%}
-    {#- Returns the raw tables whose rows a table contains: [{relation, batch}]. `batch` is the last
-        batch of the raw table that the table contains, or none for a raw table itself. -#}
+    {#- Returns the raw tables whose rows a table contains: [{name, batch}]. `batch` is the last
+        batch of the raw table that the table contains, or none for a raw table itself, which is
+        the `relation`. -#}
     {%- set mark = strandline._watermark(relation) if target.type == "spark" else none -%}
     {%- if mark is none -%}
         {%- for node in graph.nodes.values() if node.resource_type == "model"
@@ -39,17 +40,12 @@
         {%- endfor -%}
         {{ return([{"relation": relation, "batch": none}]) }}
     {%- endif -%}
-    {%- set tables = [] -%}
-    {%- for table in mark.tables -%}
-        {%- do tables.append({"relation": strandline._relation_of(table.name),
-            "batch": table.batch}) -%}
-    {%- endfor -%}
-    {{ return(tables) }}
+    {{ return(mark.tables) }}
 {%- endmacro %}
 
 
 {% macro _complete_until_sql(table) -%}
-    {%- set relation = table.relation -%}
+    {%- set relation = table.get("relation") or strandline._relation_of(table.name) -%}
     {%- set syncs = strandline._ledger_of(relation, "complete_until()") -%}
     {%- if not strandline._exists(syncs) -%}
             select cast(null as timestamp) as complete_until

@@ -48,11 +48,7 @@
 {% macro _hashed_columns(relation) -%}
     {%- set own = ["_cq_source_name", "_cq_sync_time", "_cq_batch", "_cq_seq", "_cq_row_hash",
         "_cq_deleted", "_cq_generation"] -%}
-    {%- set columns = {} -%}
-    {%- for name, column in strandline._columns(relation).items() if name not in own -%}
-        {%- do columns.update({name: column}) -%}
-    {%- endfor -%}
-    {{ return(columns) }}
+    {{ return(dict(strandline._columns(relation).items() | rejectattr("0", "in", own))) }}
 {%- endmacro %}
 
 

@@ -9,10 +9,8 @@
         {%- if subject.mark is none %}
             {%- set raw = raw or strandline._only_source(subject) %}
             {%- set head = strandline._value("select max(_cq_batch) from " ~ raw) or 0 %}
-            {%- set types = {} %}
-            {%- for name, column in strandline._columns(raw).items() if name in subject.types %}
-                {%- do types.update({name: column}) %}
-            {%- endfor %}
+            {%- set columns = strandline._columns(raw).items() | selectattr(
+                "0", "in", subject.types) | map(attribute="1.name") | list %}
             {%- do subject.update({"spec": {
                 "kind": "history" if "is_current" in subject.types and "valid_from" in subject.types
                     else "latest",
@@ -22,7 +20,7 @@
                 "union": false,
                 "row_filter": none,
                 "refreshes": [],
-                "columns": types.values() | map(attribute="name") | list,
+                "columns": columns,
                 "tables": [{"name": strandline._table_name(raw), "head": head, "floor": none}],
             }}) %}
         {%- endif %}

@@ -70,25 +70,18 @@
 
 
 {% macro _seconds_between(start, end) -%}
-    {{- return(adapter.dispatch("_seconds_between", "strandline")(start, end)) -}}
-{%- endmacro %}
-
-
-{% macro default___seconds_between(start, end) -%}
-    epoch(cast({{ end }} as timestamp) - cast({{ start }} as timestamp))
-{%- endmacro %}
-
-
-{% macro spark___seconds_between(start, end) -%}
-    cast((unix_micros({{ end }}) - unix_micros({{ start }})) / 1000000 as double)
+    ({{ strandline._to_micros("cast(" ~ end ~ " as timestamp)") }}
+        - {{ strandline._to_micros("cast(" ~ start ~ " as timestamp)") }}) / 1e6
 {%- endmacro %}
 
 
 {% macro _to_micros(expression) -%}
-    {{- ("unix_micros(" if target.type == "spark" else "epoch_us(") ~ expression ~ ")" -}}
+    {{- ("unix_micros(" if target.type in ("spark", "databricks") else "epoch_us(") ~ expression
+        ~ ")" -}}
 {%- endmacro %}
 
 
 {% macro _from_micros(micros) -%}
-    {{- ("timestamp_micros(" if target.type == "spark" else "make_timestamp(") ~ micros ~ ")" -}}
+    {{- ("timestamp_micros(" if target.type in ("spark", "databricks") else "make_timestamp(")
+        ~ micros ~ ")" -}}
 {%- endmacro %}

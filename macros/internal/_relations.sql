@@ -72,13 +72,11 @@
     {%- set catalog, dot, name = schema.rpartition(".") -%}
     {%- set within = " in " ~ strandline._quote_path(catalog) if catalog else "" -%}
     {%- set schemas = run_query("show schemas" ~ within ~ " like " ~ strandline._literal(name)) -%}
-    {%- set names = [] -%}
     {%- if name | lower in schemas.columns[0].values() | map("lower") | list -%}
-        {%- for row in run_query("show " ~ kind ~ "s in " ~ strandline._quote_path(schema)) -%}
-            {%- do names.append(row[1]) -%}
-        {%- endfor -%}
+        {{ return(run_query("show " ~ kind ~ "s in " ~ strandline._quote_path(schema))
+            .columns[1].values() | list) }}
     {%- endif -%}
-    {{ return(names) }}
+    {{ return([]) }}
 {%- endmacro %}
 
 

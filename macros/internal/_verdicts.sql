@@ -107,13 +107,8 @@
     {%- endif -%}
     {%- set judged = strandline._judge_batches(records, model.name, only_new=true)
         if name == "_cq_syncs" else strandline._judge_states(records, model.name) -%}
-    {%- set failing = [] -%}
-    {%- if judged.unproved -%}
-        {%- for row in run_query("select distinct table_name from (\n" ~ judged.sql
-            ~ "\n) as failures") -%}
-            {%- do failing.append(row[0]) -%}
-        {%- endfor -%}
-    {%- endif -%}
+    {%- set failing = run_query("select distinct table_name from (\n" ~ judged.sql
+        ~ "\n) as failures").columns[0].values() if judged.unproved else [] -%}
     {%- set pending = judged.unproved | map(attribute="name") | list -%}
     {%- set proved = {} -%}
     {%- for table in judged.tables

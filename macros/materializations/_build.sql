@@ -115,13 +115,15 @@
     {%- set strict = settings.get("strict", true) -%}
     {%- do strandline._check_flags(existing, owner) -%}
     {%- do strandline._check_text(kind, sql, settings, strict, owner) -%}
-    {%- do strandline._check_synced(owner) -%}
+    {%- set nodes, texts = [], {} -%}
+    {%- do strandline._collect_parents(model.depends_on.nodes, nodes, texts) -%}
+    {%- do strandline._check_synced(nodes, owner) -%}
     {%- set types = strandline._select_types(sql) -%}
     {%- set columns = types.values() | map(attribute="name") | list -%}
     {%- set key = strandline._require_key(settings.unique_key, owner) -%}
     {%- do strandline._check_required_columns(columns, key, settings.get("cursor_field"), owner) -%}
-    {%- set inputs = strandline._inputs(sql, types, raw_properties, owner) -%}
-    {%- do strandline._check_text(kind, inputs.texts.values() | join(" "), {}, strict, owner
+    {%- set inputs = strandline._inputs(sql, types, nodes, texts, raw_properties, owner) -%}
+    {%- do strandline._check_text(kind, texts.values() | join(" "), {}, strict, owner
         ~ ", in a view that it reads") -%}
     {%- set spec = {
         "kind": kind,
@@ -140,16 +142,14 @@
         "strict": strict,
         "config": strandline._config_digest(kind),
         "definition": local_md5(tojson([
-            strandline._without_unions(sql), settings.get("row_filter"), inputs.texts
+            strandline._without_unions(sql), settings.get("row_filter"), texts
         ], sort_keys=true)),
     } -%}
     {%- do strandline._check_raw_key(spec, owner) -%}
     {%- do strandline._read_new_batches(spec, mark) -%}
     {%- if settings.get("as_of") is not none -%}
         {%- for table in spec.tables -%}
-            {%- set parsed = strandline._moment(settings.as_of, owner) -%}
-            {%- do strandline._check_not_compacted(
-                table.relation, settings.as_of, parsed, owner) -%}
+            {%- do strandline._check_not_compacted(table.relation, settings.as_of, owner) -%}
             {%- set batch = strandline._batch_as_of(table.relation, settings.as_of, owner) -%}
             {%- do table.update({"head": [table.head, batch] | min}) -%}
         {%- endfor -%}

@@ -66,26 +66,19 @@
 {% macro _can_run(check) -%}
     {#- Returns false if the test's configuration is wrong. In this case the test reports the error,
         and the build of the model succeeds. -#}
-    {%- set needed = check.subject.key | list -%}
-    {%- set names = check.subject.names | map("lower") | list -%}
-    {%- if check.name in ("no_cursor_ties", "cursor_plausible") and not check.subject.cursor
-        or check.name == "row_hash_valid" and not strandline._can_hash(check.subject) -%}
-        {{ return(false) }}
-    {%- endif -%}
-    {%- set tolerance = check.arguments.get("tolerance") -%}
-    {%- if tolerance and not strandline._value("select try_cast("
-        ~ strandline._literal(tolerance) ~ " as interval) is not null") -%}
-        {{ return(false) }}
-    {%- endif -%}
-    {%- for kind in strandline._as_list(check.arguments.get("kinds"))
-        if kind not in ("across_batches", "in_batch") -%}
-        {{ return(false) }}
-    {%- endfor -%}
-    {%- for name in needed + strandline._as_list(check.subject.cursor)
-        if name | lower not in names -%}
-        {{ return(false) }}
-    {%- endfor -%}
-    {{ return(true) }}
+    {%- set subject, arguments = check.subject, check.arguments -%}
+    {%- set names = subject.names | map("lower") | list -%}
+    {%- set used = subject.key + strandline._as_list(subject.cursor) -%}
+    {%- set kinds = strandline._as_list(arguments.get("kinds")) -%}
+    {%- set tolerance = arguments.get("tolerance") -%}
+    {{ return(
+        (subject.cursor or check.name not in ("no_cursor_ties", "cursor_plausible"))
+        and (check.name != "row_hash_valid" or strandline._can_hash(subject))
+        and not used | map("lower") | reject("in", names) | list
+        and not kinds | reject("in", ["across_batches", "in_batch"]) | list
+        and (not tolerance or strandline._value(
+            "select try_cast(" ~ strandline._literal(tolerance) ~ " as interval) is not null"))
+    ) }}
 {%- endmacro %}
 
 
@@ -153,8 +146,7 @@
     {#- Returns whether a raw table has a commit since the last build that is not a batch of the
         loader. -#}
     {%- for table in spec.tables -%}
-        {%- set before = (mark.tables | selectattr(
-            "name", "equalto", table.name) | list)[0].snapshot -%}
+        {%- set before = mark.tables[loop.index0].snapshot -%}
         {%- if before != table.snapshot and strandline._lineage(table, before).foreign -%}
             {{ return(true) }}
         {%- endif -%}

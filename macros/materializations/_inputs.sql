@@ -1,12 +1,8 @@
-{% macro _inputs(sql, types, raw_properties, owner) -%}
-    {#- Returns the inputs of the model according to dbt's graph: {tables, every_build, is_plain,
-        texts}. If a SELECT reads only columns and expressions of one raw table or of union_raw(),
-        its new rows can be merged. If a model has another SELECT, every build is a rebuild, and
-        `every_build` is the reason. `texts` is the SQL of the views and ephemeral models between
-        the model and the raw tables. -#}
-    {%- set nodes = [] -%}
-    {%- set texts = {} -%}
-    {%- do strandline._collect_parents(model.depends_on.nodes, nodes, texts) -%}
+{% macro _inputs(sql, types, nodes, texts, raw_properties, owner) -%}
+    {#- Returns the inputs of the model according to dbt's graph: {tables, every_build, is_plain}.
+        If a SELECT reads only columns and expressions of one raw table or of union_raw(), its new
+        rows can be merged. If a model has another SELECT, every build is a rebuild, and
+        `every_build` is the reason. -#}
     {%- set tables = [] -%}
     {%- set others = [] -%}
     {%- for node in nodes -%}
@@ -47,19 +43,18 @@
         "`", "") | lower).count(tables[0].relation | string | replace("`", "") | lower) > 1 -%}
         {%- set every_build = "its SELECT reads " ~ tables[0].name ~ " more than once" -%}
     {%- endif -%}
-    {{ return({"tables": tables, "every_build": every_build, "is_plain": is_plain,
-        "texts": texts}) }}
+    {{ return({"tables": tables, "every_build": every_build, "is_plain": is_plain}) }}
 {%- endmacro %}
 
 
 {% macro _collect_parents(unique_ids, nodes, texts) -%}
     {#- Collects the sources and tables that the nodes read, directly or through views and ephemeral
-        models. -#}
+        models, and the SQL of these views and models. -#}
     {%- for unique_id in unique_ids -%}
         {%- set node = graph.sources.get(unique_id) or graph.nodes.get(unique_id) -%}
         {%- if node and node.resource_type == "model"
             and node.config.materialized in ("view", "ephemeral") -%}
-            {%- do texts.update({unique_id: strandline._view_text(node)}) if texts is not none -%}
+            {%- do texts.update({unique_id: strandline._view_text(node)}) -%}
             {%- do strandline._collect_parents(node.depends_on.nodes, nodes, texts) -%}
         {%- elif node and node.resource_type in ("source", "model", "seed", "snapshot")
             and node.unique_id not in nodes | map(attribute="unique_id") | list -%}
@@ -90,11 +85,9 @@
 {%- endmacro %}
 
 
-{% macro _check_synced(owner) -%}
+{% macro _check_synced(nodes, owner) -%}
     {#- Checks that the raw tables exist, because Spark's error would not explain how to create
         them. -#}
-    {%- set nodes = [] -%}
-    {%- do strandline._collect_parents(model.depends_on.nodes, nodes, none) -%}
     {%- for node in nodes if node.resource_type == "source" -%}
         {%- set relation = strandline._node_relation(node) -%}
         {%- if not strandline._exists(relation) -%}
@@ -227,11 +220,10 @@
     {#- Reads the batches of the raw tables after the newest batch that the model's table shows. If
         the SELECT has changed or a raw table was recreated, reads all batches. -#}
     {%- for table in spec.tables -%}
-        {%- set low = mark.batches.get(table.name, 0) if mark is not none
-            and mark.definition == spec.definition
-            and table.id in mark.tables | selectattr("name", "equalto", table.name)
-            | map(attribute="id") else 0 -%}
-        {%- do strandline._read_batches(table, low) -%}
+        {%- set shown = (mark.tables if mark is not none and mark.definition == spec.definition
+            else []) | selectattr("name", "equalto", table.name)
+            | selectattr("id", "equalto", table.id) | map(attribute="batch") | list -%}
+        {%- do strandline._read_batches(table, shown[0] if shown else 0) -%}
     {%- endfor -%}
 {%- endmacro %}
 

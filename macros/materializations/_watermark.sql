@@ -1,6 +1,6 @@
 {% macro _watermark(relation) -%}
     {#- Returns the properties that a table's last build stored, or none if no deduped_
-        materialization built the table: {kind, batches, tables, key, cursor, row_filter, union,
+        materialization built the table: {kind, tables, key, cursor, row_filter, union,
         floor, definition, snapshot, columns, select, proved, turn, failed_turns, day, current,
         is_exact}. `is_exact` is true if only rewrites of files have changed the table since that
         build. -#}
@@ -9,14 +9,9 @@
         {{ return(none) }}
     {%- endif -%}
     {%- set mark = fromjson(properties["strandline.watermark"]) -%}
-    {%- set batches = {} -%}
-    {%- for table in mark.tables -%}
-        {%- do batches.update({table.name: table.batch}) -%}
-    {%- endfor -%}
     {%- set current = strandline._snapshot(properties) -%}
     {%- do mark.update({
         "relation": relation,
-        "batches": batches,
         "select": properties.get("strandline.select"),
         "proved": fromjson(properties.get("strandline.proved", "{}")),
         "turn": properties.get("strandline.turn", 0) | int,
