@@ -7,7 +7,7 @@
         value,
         coalesce(version, 0) as version,
         updated_at,
-        {{ strandline._state_source("key") }} as source_name,
+        split_part(key, '.', 1) as source_name,
         {{ strandline._state_table("key") }} as table_name,
         cast({{ strandline._json_text("value", "batch") }} as bigint) as batch,
         {{ strandline._json_text("value", "cursor") }} as cursor,
@@ -30,13 +30,8 @@
 {%- endmacro %}
 
 
-{% macro _state_source(key) -%}
-    {#- Extracts the source from a key `<source>.<table>`. A source's name contains no dot. -#}
-    split_part({{ key }}, '.', 1)
-{%- endmacro %}
-
-
 {% macro _state_table(key) -%}
+    {#- Extracts the table from a key `<source>.<table>`. A source's name contains no dot. -#}
     substring({{ key }}, length(split_part({{ key }}, '.', 1)) + 2)
 {%- endmacro %}
 

@@ -192,12 +192,9 @@
 {% macro _shown(spec) -%}
     {#- Returns the condition for showing a key's newest version if this version is not a tombstone,
         or none if there is no condition. -#}
-    {%- set conditions = [] -%}
-    {%- for condition in [spec.row_filter, strandline._from_generations(spec.tables)
-        if spec.kind == "latest" else none] if condition -%}
-        {%- do conditions.append("(" ~ condition ~ "\n)") -%}
-    {%- endfor -%}
-    {{ return(conditions | join(" and ") or none) }}
+    {%- set conditions = [spec.row_filter, strandline._from_generations(spec.tables)
+        if spec.kind == "latest" else none] | select | list -%}
+    {{ return("(" ~ conditions | join("\n) and (") ~ "\n)" if conditions else none) }}
 {%- endmacro %}
 
 

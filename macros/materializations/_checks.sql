@@ -40,11 +40,9 @@
         or node.config.get("error_if", "!= 0") not in ("!= 0", "> 0") -%}
         {{ return(none) }}
     {%- endif -%}
-    {%- set arguments = {} -%}
-    {%- for name, value in test.kwargs.items() if name not in ("model", "column_name") -%}
-        {%- do arguments.update({name: value}) -%}
-    {%- endfor -%}
-    {%- if "row_condition" in arguments or "max_share" in arguments or "raw" in arguments
+    {%- set arguments = dict(test.kwargs.items()
+        | rejectattr("0", "in", ["model", "column_name"])) -%}
+    {%- if arguments | select("in", ["row_condition", "max_share", "raw"]) | list
         or "at_boundary" in strandline._as_list(arguments.get("kinds")) or "(" in arguments | string
         or "{{" in arguments | string
         or subject.key | map("lower") | select("in", ["problem", "expected", "actual"]) | list -%}
@@ -224,12 +222,10 @@
 {% macro _broadcast_hint(spec, turns) -%}
     {#- Returns a hint for joining the checked keys without sorting the whole table, if there are
         few such keys. Spark does not know how many keys a bucket has. -#}
-    {%- set checked = namespace(rows=0) -%}
-    {%- for table in spec.tables -%}
-        {%- set checked.rows = checked.rows + table.get("delivered", 0)
-            + table.get("rows", 15000000) * turns | length // 30 -%}
-    {%- endfor -%}
-    {{ return("/*+ broadcast(touched) */ " if checked.rows < 500000 else "") }}
+    {%- set delivered = spec.tables | map(attribute="delivered", default=0) | sum -%}
+    {%- set rows = spec.tables | map(attribute="rows", default=15000000) | sum -%}
+    {{ return("/*+ broadcast(touched) */ " if delivered + rows * turns | length // 30 < 500000
+        else "") }}
 {%- endmacro %}
 
 

@@ -119,14 +119,13 @@
     {#- Rejects new batches whose number of rows differs between raw table, ledger and commits. Also
         rejects a SELECT that omits or repeats versions of the new batches. -#}
     {%- for table in spec.tables if table.head > table.low -%}
-        {%- set delivered = namespace(rows=0) -%}
+        {%- set new = table.new.items() | selectattr("0", "gt", table.low)
+            | selectattr("0", "le", table.head) | sort -%}
         {%- set committed = strandline._lineage(table, none).batches -%}
         {%- set acknowledged = strandline._acknowledged(
             table.relation, "batches_complete", owner) | selectattr("last") | list -%}
-        {%- for batch, counts in table.new | dictsort
-            if batch > table.low and batch <= table.head -%}
+        {%- for batch, counts in new -%}
             {%- set raw_rows, ledger_rows = counts.raw_rows, counts.ledger_rows -%}
-            {%- set delivered.rows = delivered.rows + raw_rows -%}
             {%- if table.has_ledger and batch > table.compacted
                 and not (acknowledged | selectattr("first", "le", batch)
                 | selectattr("last", "ge", batch) | list)
@@ -142,7 +141,7 @@
                 ) }}
             {%- endif -%}
         {%- endfor -%}
-        {%- do table.update({"delivered": delivered.rows}) -%}
+        {%- do table.update({"delivered": new | sum(attribute="1.raw_rows")}) -%}
     {%- endfor -%}
     {%- if not spec.is_plain -%}
         {%- do strandline._check_whole_select(spec, owner) -%}

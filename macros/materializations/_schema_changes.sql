@@ -97,10 +97,6 @@
     {%- endif -%}
     {#- In a nested type, a type is followed by a comma or a bracket, and a field name by a
         colon. -#}
-    {%- set stored = namespace(type=type) -%}
-    {%- for small in ["tinyint", "smallint"] -%}
-        {%- set stored.type = stored.type.replace(small ~ ",", "int,").replace(
-            small ~ ">", "int>") -%}
-    {%- endfor -%}
-    {{ return(stored.type) }}
+    {{ return(type | replace("tinyint,", "int,") | replace("tinyint>", "int>")
+        | replace("smallint,", "int,") | replace("smallint>", "int>")) }}
 {%- endmacro %}
