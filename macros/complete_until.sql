@@ -14,9 +14,7 @@
         from (
             {%- for table in strandline._complete_tables(relation, owner) %}
             {{ strandline._complete_until_sql(table) }}
-            {%- if not loop.last %}
-            union all
-            {%- endif %}
+            {{- "\n            union all" if not loop.last }}
             {%- endfor %}
         ) as newest
     )

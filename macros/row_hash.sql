@@ -84,9 +84,7 @@
     {%- for property, text in strandline._properties(relation).items()
         if property.startswith("strandline.source_schema") -%}
         {%- set recorded = fromjson(text) -%}
-        {%- for name in recorded.get("variants") or [] -%}
-            {%- do variants.append(name | lower) -%}
-        {%- endfor -%}
+        {%- do variants.extend((recorded.get("variants") or []) | map("lower")) -%}
         {%- for column in recorded.get("columns") or [] if column.type is string -%}
             {%- set name = column.name | lower -%}
             {%- do scales.update({name: scales.get(name, []) + [
