@@ -88,27 +88,21 @@
         select {{ strandline._column_list(columns) }}
         from {{ versions }} as delivered
         {%- for refresh in refreshes %}
+        {%- set values = {
+            "_cq_batch": "cast(" ~ refresh.batch ~ " as bigint)",
+            "_cq_generation": "cast(" ~ refresh.generation ~ " as bigint)",
+            "_cq_seq": "cast(-1 as bigint)",
+            "_cq_deleted": "true",
+            "_cq_sync_time": strandline._from_micros(refresh.began_at),
+            "_cq_table": strandline._literal(refresh.table) if refresh.get("table") else "null",
+            "_cq_table_rank": "max(_cq_table_rank)",
+        } %}
         union all
         select
             {%- for column in columns %}
-            {%- set name = column | lower %}
-            {%- if name in keys or name == "_cq_table_rank" %}
-            {{ "max(_cq_table_rank)" if name == "_cq_table_rank" else strandline._quote(column) }}
-            {%- elif name == "_cq_batch" %}
-            cast({{ refresh.batch }} as bigint)
-            {%- elif name == "_cq_generation" %}
-            cast({{ refresh.generation }} as bigint)
-            {%- elif name == "_cq_seq" %}
-            cast(-1 as bigint)
-            {%- elif name == "_cq_deleted" %}
-            true
-            {%- elif name == "_cq_sync_time" %}
-            {{ strandline._from_micros(refresh.began_at) }}
-            {%- elif name == "_cq_table" and refresh.get("table") %}
-            {{ strandline._literal(refresh.table) }}
-            {%- else %}
-            null
-            {%- endif %} as {{ strandline._quote(column) }}{{ "," if not loop.last }}
+            {{ strandline._quote(column) if column | lower in keys
+                else values.get(column | lower, "null") }} as {{ strandline._quote(column) }}
+            {{- "," if not loop.last }}
             {%- endfor %}
         from {{ versions }} as delivered
         where _cq_batch <= {{ refresh.batch }}

@@ -51,22 +51,14 @@
         }) -%}
     {%- endfor -%}
     {%- set batches = spec.tables | map(attribute="head") | map("string") | join(",") -%}
-    {%- set mark = {
-        "kind": spec.kind,
-        "tables": tables,
-        "key": spec.key,
-        "cursor": spec.cursor,
-        "row_filter": spec.row_filter,
-        "union": spec.union,
-        "floor": spec.floor,
-        "refreshes": spec.refreshes,
-        "definition": spec.definition,
-        "config": spec.config,
-        "every_build": spec.every_build is not none,
-        "columns": spec.columns,
-        "types": strandline._stored_types(spec),
-        "snapshot": snapshot,
-    } -%}
+    {%- set mark = dict(
+        spec.items() | selectattr("0", "in", ["kind", "key", "cursor", "row_filter", "union",
+            "floor", "refreshes", "definition", "config", "columns"]),
+        tables=tables,
+        every_build=spec.every_build is not none,
+        types=strandline._stored_types(spec),
+        snapshot=snapshot,
+    ) -%}
     {%- set properties = {
         "strandline.batch": batches,
         "strandline.watermark": strandline._encode(tojson(mark, sort_keys=true)),
