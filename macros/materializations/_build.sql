@@ -107,9 +107,9 @@
 
 
 {% macro _spec(kind, sql, owner, existing, mark, raw_properties) -%}
-    {#- Returns the spec, which determines the contents of the table: {kind, name, sql, columns,
-        types, key, cursor, row_filter, tables, union, others, every_build, floor, refreshes,
-        strict, definition, is_small}. It is fixed before the first statement, because a loader may
+    {#- Returns the spec, which determines the contents of the table: {kind, sql, types, columns,
+        key, cursor, row_filter, tables, union, every_build, is_plain, floor, refreshes, strict,
+        config, definition, is_small}. It is fixed before the first statement, because a loader may
         be running. The entries of `tables` are described in _raw_table(). -#}
     {%- set settings = strandline._settings(model) -%}
     {%- set strict = settings.get("strict", true) -%}

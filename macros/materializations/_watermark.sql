@@ -1,7 +1,7 @@
 {% macro _watermark(relation) -%}
     {#- Returns the properties that a table's last build stored, or none if no deduped_
-        materialization built the table: {kind, tables, key, cursor, row_filter, union,
-        floor, definition, snapshot, columns, select, proved, turn, failed_turns, day, current,
+        materialization built the table: {kind, tables, key, cursor, row_filter, union, floor,
+        definition, snapshot, columns, select, proved, turn, failed_turns, day, current,
         is_exact}. `is_exact` is true if only rewrites of files have changed the table since that
         build. -#}
     {%- set properties = strandline._properties(relation) -%}
@@ -11,7 +11,6 @@
     {%- set mark = fromjson(properties["strandline.watermark"]) -%}
     {%- set current = strandline._snapshot(properties) -%}
     {%- do mark.update({
-        "relation": relation,
         "select": properties.get("strandline.select"),
         "proved": fromjson(properties.get("strandline.proved", "{}")),
         "turn": properties.get("strandline.turn", 0) | int,
