@@ -1,4 +1,4 @@
-"""Guards that a copy's database computes checksums only if they equal those of Spark."""
+"""A copy's database computes the checksums itself only if they would equal Spark's."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 @pytest.fixture
 def latin(shop: Shop) -> Iterator[Database]:
-    """A PostgreSQL database with another encoding than the source's."""
+    """A PostgreSQL database whose encoding differs from the source's."""
     with _create(shop, "LATIN1") as database:
         yield database
 
@@ -135,7 +135,7 @@ def _audit(shop: Shop, url: str) -> dict[str, Any]:
 
 
 def _change(database: Database, walls: Sequence[str]) -> None:
-    """Changes each column in one row, a different one for each column."""
+    """Changes one value in each column, each in a different row."""
     with contextlib.closing(database.connect()) as connection, connection.cursor() as cursor:
         for row, (name, (*_, value)) in enumerate(COLUMNS.items()):
             value = value.replace(tzinfo=None) if name in walls and value is not None else value
@@ -147,7 +147,7 @@ def _differing() -> dict[str, int]:
     return {name: 1 for row, name in enumerate(COLUMNS) if _value(name, row) != COLUMNS[name][4]}
 
 
-def test_types_and_encodings_of_another_postgresql_are_compared_there(
+def test_a_postgresql_copy_with_other_types_is_compared_by_its_own_database(
     items: Shop, latin: Database, computed: list[bool]
 ) -> None:
     _fill(latin, [types[1] for types in COLUMNS.values()], [])
@@ -160,7 +160,7 @@ def test_types_and_encodings_of_another_postgresql_are_compared_there(
     assert computed == [True, True, True]
 
 
-def test_types_of_mariadb_are_compared_there(
+def test_a_mariadb_copy_is_compared_by_its_own_database(
     items: Shop, mariadb_database: Database, computed: list[bool]
 ) -> None:
     _fill(mariadb_database, [types[2] for types in COLUMNS.values()], ["at", "wall"])

@@ -50,7 +50,7 @@ def test_rows_of_small_tables_are_measured(tmp_path: Path) -> None:
     assert all(len(found["ours"]) >= 1 for found in taken.values())
 
 
-def test_a_row_replaces_its_own_section_only(tmp_path: Path) -> None:
+def test_a_result_replaces_only_its_own_section(tmp_path: Path) -> None:
     file = tmp_path / "RESULTS.md"
     file.write_text("# Results, and no row yet\n")
     for number, seconds in ((3, 3.0), (1, 1.0), (3, 33.0)):

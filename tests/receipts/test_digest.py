@@ -54,7 +54,7 @@ def test_every_value_changes_the_digest(spark: SparkSession, columns: t.StructTy
             rows.append((*ROW[:place], None, *ROW[place + 1 :]))
     place = columns.names.index("_cq_batch")
     numbered = [(*row[:place], number, *row[place + 1 :]) for number, row in enumerate(rows)]
-    # the batch number is the same in each digest
+    # leave out the batch number, which differs in every row
     others = t.StructType([field for field in columns.fields if field.name != "_cq_batch"])
     digests = compute_digests(spark.createDataFrame(numbered, columns), others)
     assert len({digest.sha256 for digest in digests.values()}) == len(rows)

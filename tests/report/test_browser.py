@@ -126,7 +126,7 @@ def test_layout_and_contrast_on_each_screen(
     watched.close()
 
 
-def test_print(browser: Browser, pictures: Path) -> None:
+def test_a_dark_page_prints_dark_on_white(browser: Browser, pictures: Path) -> None:
     watched = Watched(browser, (pictures / "incidents.html").as_uri(), color_scheme="dark")
     watched.page.pdf(path=pictures / "incidents.pdf", format="A4", print_background=True)
     watched.page.emulate_media(media="print", color_scheme="dark")

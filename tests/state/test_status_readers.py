@@ -123,7 +123,7 @@ def _compare(history: VerificationHistory) -> None:
         [
             # differences that a later comparison with other buckets no longer found
             VerifiedBucket("run", "drop", "lines", 0, 3, began, 1, 1, **missed),
-            # the last comparison repaired all but the missed deletes, or nothing
+            # in bucket 0, everything but the missed deletes is repaired; in bucket 1, nothing
             VerifiedBucket("run", "drop", "broken", 0, 2, began, 1, 1, **missed),
             VerifiedBucket(
                 *("run", "drop", "broken", 0, 2, began + dt.timedelta(minutes=1), 1, 1),

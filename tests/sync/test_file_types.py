@@ -100,7 +100,7 @@ TEXTS: list[tuple[str, str, str | None]] = [
 """Types that the spec declares, texts in a CSV file, and texts of the values in the raw table."""
 
 
-def test_types_of_files(project: Project) -> None:
+def test_file_values_are_read_with_the_expected_types(project: Project) -> None:
     data = project.folder / "data"
     data.mkdir()
     values = {name: array for name, (array, *_) in PARQUET.items()}
@@ -145,7 +145,7 @@ def _read_types(
     return {name: (read[name].dataType.simpleString(), row[name]) for name in names}
 
 
-def test_column_types_of_some_columns(project: Project) -> None:
+def test_declared_types_apply_to_their_columns_only(project: Project) -> None:
     """Other columns keep their types; in each format, a value that does not fit fails the table."""
     data = project.folder / "data"
     data.mkdir()

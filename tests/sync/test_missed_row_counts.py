@@ -69,7 +69,9 @@ def _read_recorded_counts(project: Project, table: str) -> Counts:
     return counts[0], counts[1], counts[2]
 
 
-def test_postgresql(project: Project, postgres_database: Database) -> None:
+def test_postgresql_counts_equal_those_of_an_audit_trigger(
+    project: Project, postgres_database: Database
+) -> None:
     database = postgres_database
     types = {"keyed": "timestamptz", "keyless": "timestamptz", "numbered": "int"}
     first = {table: "1" if at == "int" else "now()" for table, at in types.items()}
@@ -142,7 +144,9 @@ def test_postgresql(project: Project, postgres_database: Database) -> None:
     assert {_read_recorded_counts(project, table) for table in types} == {(None, None, None)}
 
 
-def test_mariadb(project: Project, mariadb_database: Database) -> None:
+def test_mariadb_counts_equal_those_of_an_audit_trigger(
+    project: Project, mariadb_database: Database
+) -> None:
     database = mariadb_database
     database.execute(
         "create table audit (n int auto_increment primary key, tab text, id int, old_at text)",

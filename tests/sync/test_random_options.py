@@ -49,7 +49,7 @@ def test_random_options(project: Project, postgres_database: Database) -> None:
                 load_again(project, table, key)
             for table in tables:
                 table.note_load(key)
-            # A sweep finds rows that stopped matching `where` before all rows were read again.
+            # The next sweep finds rows that had stopped matching `where` before the full read.
             if altered or refused:
                 refused = refuse(project, tables, key)
                 assert not refused, "\n".join(table.history() for table in refused)

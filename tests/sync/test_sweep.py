@@ -70,7 +70,7 @@ def _appended(project: Project, tables: Iterable[str]) -> dict[str, int]:
     return {table: ran.table(f"shop.{table}")["appended"] for table in tables}
 
 
-def test_a_clock_behind_in_a_transaction_that_is_open_during_a_sync(
+def test_late_commits_with_old_cursors_are_found(
     project: Project, postgres_database: Database
 ) -> None:
     postgres_database.execute(*(sql for table in CASES for sql in _create_sql(table)))
@@ -98,7 +98,7 @@ def test_a_clock_behind_in_a_transaction_that_is_open_during_a_sync(
     assert _appended(project, CASES) == dict.fromkeys(CASES, 0)
 
 
-def test_imports_of_old_dates_and_updates_that_do_not_move_the_cursor(
+def test_imports_of_old_dates_and_updates_with_the_same_cursor_are_found(
     project: Project, postgres_database: Database
 ) -> None:
     tables = ("imported", "unmoved", "moved_back", "in_lookback", "numbered")

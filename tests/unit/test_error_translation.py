@@ -36,12 +36,12 @@ def _translate(number: int, file: str | None = None) -> str:
         ),
     ],
 )
-def test_errors_of_the_system_are_sentences(number: int, file: str | None, text: str) -> None:
+def test_os_errors_are_reported_with_a_remedy(number: int, file: str | None, text: str) -> None:
     assert _translate(number, file) == f"table shop.orders: {text}"
 
 
 def test_a_value_nested_too_deeply_is_not_reported_as_a_defect() -> None:
-    """For example, Python's comparison of a deeply nested JSON type with the raw table's type."""
+    """Comparing deeply nested JSON types can exceed Python's recursion limit."""
     reported = str(
         translate_error(RecursionError("maximum recursion depth exceeded"), "table files.deep")
     )

@@ -24,7 +24,7 @@ from tests.connectors.subprocess.program_reads import (
 def test_a_failed_full_read_warns_that_the_shared_state_advances(
     tmp_path: Path,
 ) -> None:
-    """Its records may belong to those of another stream, whose state advances."""
+    """The tap may send a stream's records only once, and the state of the other stream advances."""
     records = [{"type": "RECORD", "stream": name, "record": {"id": 1}} for name in ("a", "b")]
     warned: list[str] = []
     delivery = _start_tap(tmp_path, sends(*records, {"type": "STATE", "value": {}}), warned)
