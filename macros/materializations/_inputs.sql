@@ -258,10 +258,12 @@
         statement. Adds to `commits`, and to `new`: {batch: {raw_rows, generation,
         without_generation, ledger_rows, ledger_generation, entries}}. Rows without a valid batch
         number are counted, too. -#}
-    {%- set by_name = {} -%}
+    {%- set by_name, bounds = {}, [] -%}
     {%- set batches_sql -%}
         {%- for table in tables %}
         {%- do by_name.update({table.relation.identifier: table}) %}
+        {%- do bounds.append([table.relation.identifier,
+            [table.low, table.compacted, table.first - 1] | max]) %}
         {%- set name = strandline._literal(table.relation.identifier) %}
         select
             *,
@@ -297,12 +299,17 @@
             null,
             table_name
         from {{ syncs }} as syncs
-        where
-            {%- for table in tables %}
-            table_name = {{ strandline._literal(table.relation.identifier) }}
-                and batch > {{ [table.low, table.compacted, table.first - 1] | max }}
-            {{- " or" if not loop.last }}
-            {%- endfor %}
+        {%- if bounds | length == 1 %}
+        where table_name = {{ strandline._literal(bounds[0][0]) }}
+            and batch > {{ bounds[0][1] }}
+        {%- else %}
+        -- Joined, because a condition for each of hundreds of tables takes minutes.
+        inner join (
+            {{ strandline._literal_rows({"bounded_table": "string", "low": "bigint"}, bounds) }}
+        ) as bounds
+            on syncs.table_name = bounds.bounded_table
+            and syncs.batch > bounds.low
+        {%- endif %}
         group by table_name, batch
         {%- endif %}
     {%- endset -%}
