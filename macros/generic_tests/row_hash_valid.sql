@@ -29,7 +29,7 @@
             {{ strandline.row_hash(relation) }} as computed_row_hash
         from {{ rows }} as versions
         {%- if asked is not none and not subject.spec.union %}
-        where {{ asked }}
+        where {{ asked.rows }}{{ " or " ~ asked.buckets if asked.buckets }}
         {%- endif %}
     ) as hashed
     where _cq_row_hash is distinct from computed_row_hash

@@ -109,8 +109,7 @@
         {%- set before = none if foreign else mark.proved.get(check.id) -%}
         {%- set turns = (mark.failed_turns.get(check.id, []) if before else []) + [turn] -%}
         {%- set asked = strandline._asked(check.subject, before, turns) -%}
-        {%- do check.subject.update({"rows": strandline._pinned(target_table, snapshot),
-            "hint": strandline._broadcast_hint(spec, turns)}) -%}
+        {%- do check.subject.update({"rows": strandline._pinned(target_table, snapshot)}) -%}
         {#- Finds the buckets of the failing keys. Later tests check these buckets again, and skip
             the other rows of these batches. -#}
         {%- do questions.append(
@@ -154,9 +153,9 @@
 
 
 {% macro _asked(subject, proved, turns) -%}
-    {#- Returns the condition for the rows that a check must read, or none for all rows. The
-        condition selects rows of unchecked batches, rows without a valid batch number, and keys of
-        the buckets with the given numbers. -#}
+    {#- Returns which rows a check must read, or none for all rows: {rows, buckets}. `rows` is the
+        condition for rows of unchecked batches and rows without a valid batch number. The check
+        reads all rows with the keys of these rows, and all keys in the given buckets. -#}
     {%- if not proved or subject.tables is not defined or strandline._prove_all() -%}
         {{ return(none) }}
     {%- endif -%}
@@ -170,11 +169,11 @@
         {%- do conditions.append("coalesce(_cq_table not in ("
             ~ strandline._literal_list(tables | map(attribute="name")) ~ "), true)") -%}
     {%- endif -%}
-    {%- if turns -%}
-        {%- do conditions.append(strandline._key_bucket(subject.key, 30) ~ " in ("
-            ~ turns | unique | join(", ") ~ ")") -%}
-    {%- endif -%}
-    {{ return("(" ~ conditions | join(" or ") ~ ")") }}
+    {{ return({
+        "rows": "(" ~ conditions | join(" or ") ~ ")",
+        "buckets": strandline._key_bucket(subject.key, 30) ~ " in (" ~ turns | unique | join(", ")
+            ~ ")" if turns else none,
+    }) }}
 {%- endmacro %}
 
 
@@ -219,16 +218,6 @@
 {%- endmacro %}
 
 
-{% macro _broadcast_hint(spec, turns) -%}
-    {#- Returns a hint for joining the checked keys without sorting the whole table, if there are
-        few such keys. Spark does not know how many keys a bucket has. -#}
-    {%- set delivered = spec.tables | map(attribute="delivered", default=0) | sum -%}
-    {%- set rows = spec.tables | map(attribute="rows", default=15000000) | sum -%}
-    {{ return("/*+ broadcast(touched) */ " if delivered + rows * turns | length // 30 < 500000
-        else "") }}
-{%- endmacro %}
-
-
 {% macro _version_key(subject) -%}
     {#- Returns the key for comparing versions by batch. It includes `_cq_table` if the model reads
         several raw tables, because each raw table numbers its batches separately. -#}
@@ -238,25 +227,31 @@
 
 
 {% macro _touched(subject, rows, asked) -%}
-    {#- Returns those of `rows` whose key has a version or a row that meets the condition `asked`.
-        Without a key, rows are matched by their hash. All checks join the same subquery, which
-        Spark then runs only once. -#}
+    {#- Returns those of `rows` that a check must read, see _asked(). Without a key, rows are matched
+        by their hash. The keys of new batches are read only from files that contain these batches.
+        All checks contain the same subquery, which Spark then runs only once. -#}
     {%- set key = subject.key or ["_cq_row_hash"] -%}
     {%- if asked is none -%}
         {{ return(rows) }}
     {%- endif -%}
     (
-        select {{ subject.get("hint", "") }}candidates.*
+        select *
         from {{ rows }} as candidates
-        left semi join (
-            select {{ strandline._column_list(key) }}
-            from {{ subject.versions }} as asked_versions
-            where {{ asked }}
-            union all
-            select {{ strandline._column_list(key) }}
-            from {{ subject.rows }} as asked_rows
-            where {{ asked }}
-        ) as touched
-            on {{ strandline._same_key(key, "candidates", "touched") }}
+        where exists (
+            select 1
+            from (
+                select {{ strandline._column_list(key) }}
+                from {{ subject.versions }} as new_versions
+                where {{ asked.rows }}
+                union all
+                select {{ strandline._column_list(key) }}
+                from {{ subject.rows }} as new_rows
+                where {{ asked.rows }}
+            ) as touched
+            where {{ strandline._same_key(key, "touched", "candidates") }}
+        )
+        {%- if asked.buckets %}
+        or {{ asked.buckets }}
+        {%- endif %}
     )
 {%- endmacro %}

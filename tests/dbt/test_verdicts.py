@@ -309,6 +309,23 @@ def test_configured_tests(project: DbtProject, raw: RawSchema) -> Steps:
 
 
 @in_step
+def test_both_zeros_are_one_key(project: DbtProject, raw: RawSchema) -> Steps:
+    """0.0 and -0.0 are equal, so the versions of both are checked in the same turn."""
+    columns = "id double, at timestamp, payload string"
+    zeros = CheckedTable(project, raw, "zeros", {"latest": ("matches_raw",)}, columns=columns)
+    zeros.append({**row(0, 1), "id": 0.0}, {**row(1, 1), "id": 1.5})
+    assert red((yield zeros.plan_build())) == set()
+    zeros.append({**row(0, 2, "newer"), "id": -0.0})
+    assert red((yield zeros.plan_build())) == set()
+    for key in ("0.0", "-0.0"):
+        turn = zeros.spark.sql(f"select pmod(xxhash64('{key}'), 30) as turn").collect()[0].turn
+        zeros.set("latest", "strandline.turn", str(turn))
+        zeros.append({**row(2, 3 + zeros.batch), "id": 2.5})
+        assert red((yield zeros.plan_build())) == set()
+        assert any(f" in ({turn})" in asked for asked in zeros.checks())
+
+
+@in_step
 def test_a_build_without_a_new_batch_checks_once_a_day(
     project: DbtProject, raw: RawSchema
 ) -> Steps:
