@@ -184,7 +184,7 @@
         on top of another commit, its commit contains only the batch number. -#}
     {%- set commits = {} -%}
     {%- for row in (table.commits if "commits" in table
-        else run_query(strandline._commits_sql(table.relation))) -%}
+        else run_query(strandline._commits_sql([table.relation]))) -%}
         {%- do commits.update({row[3]: {"parent": row[4], "operation": row[5], "batch": row[1],
             "rows": row[2], "at": row[6] | int}}) -%}
     {%- endfor -%}
@@ -259,18 +259,15 @@
         without_generation, ledger_rows, ledger_generation, entries}}. Rows without a valid batch
         number are counted, too. -#}
     {%- set by_name, bounds = {}, [] -%}
-    {%- set batches_sql -%}
-        {%- for table in tables %}
-        {%- do by_name.update({table.relation.identifier: table}) %}
+    {%- for table in tables -%}
+        {%- do by_name.update({table.relation.identifier: table}) -%}
         {%- do bounds.append([table.relation.identifier,
-            [table.low, table.compacted, table.first - 1] | max]) %}
-        {%- set name = strandline._literal(table.relation.identifier) %}
-        select
-            *,
-            {{ name }} as table_name
-        from (
-            {{ strandline._commits_sql(table.relation) }}
-        ) as commits
+            [table.low, table.compacted, table.first - 1] | max]) -%}
+    {%- endfor -%}
+    {#- All tables are grouped together. With a GROUP BY for each table, Spark takes three times as
+        long for fifty tables. -#}
+    {%- set batches_sql -%}
+        {{ strandline._commits_sql(tables | map(attribute="relation")) }}
         union all
         select
             'raw',
@@ -281,13 +278,21 @@
             null,
             null,
             null,
-            {{ name }}
-        from {{ strandline._pinned(table.relation, table.snapshot) }} as versions
-        where _cq_batch > {{ table.low }} or _cq_batch < 1 or _cq_batch is null
-        group by _cq_batch
-        {{- "\n        union all" if syncs or not loop.last }}
-        {%- endfor %}
+            table_name
+        from (
+            {%- for table in tables %}
+            select
+                {{ strandline._literal(table.relation.identifier) }} as table_name,
+                _cq_batch,
+                _cq_generation
+            from {{ strandline._pinned(table.relation, table.snapshot) }} as versions
+            where _cq_batch > {{ table.low }} or _cq_batch < 1 or _cq_batch is null
+            {{- "\n            union all" if not loop.last }}
+            {%- endfor %}
+        ) as new_versions
+        group by table_name, _cq_batch
         {%- if syncs %}
+        union all
         select
             'ledger',
             cast(batch as string),
@@ -329,7 +334,7 @@
 {%- endmacro %}
 
 
-{% macro _commits_sql(relation) -%}
+{% macro _commits_sql(relations) -%}
     select
         'commit' as kind,
         coalesce(summary['strandline.batch'], summary['published-wap-id']) as batch,
@@ -338,6 +343,15 @@
         cast(parent_id as string) as parent_id,
         operation,
         cast(unix_micros(committed_at) as string) as committed_at,
-        summary['total-records'] as total_rows
-    from {{ relation }}.snapshots
+        summary['total-records'] as total_rows,
+        table_name
+    from (
+        {%- for relation in relations %}
+        select
+            *,
+            {{ strandline._literal(relation.identifier) }} as table_name
+        from {{ relation }}.snapshots
+        {{- "\n        union all" if not loop.last }}
+        {%- endfor %}
+    ) as snapshots
 {%- endmacro %}
