@@ -105,6 +105,7 @@ def test_each_target_has_tables_and_watermarks_of_its_own(
 def test_run_operations_find_tables_of_odd_names(named: DbtProject, raw: RawSchema) -> None:
     raw.create("`Odd Ones`", "id int")
     raw.append("`Odd Ones`", 1, [{"id": 1}])
+    named.run("run", "--select", "stg_orders", "orders_latest")
     for table in (f"{raw.schema}.Odd Ones", "dev_named_latest.t_orders_latest"):
         assert named.operation("rewrite_files", relation=table, alone=True)
     assert not named.operation("rewrite_files", relation=f"{raw.schema}.Nobody", alone=True)
