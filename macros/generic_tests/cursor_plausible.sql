@@ -46,7 +46,7 @@
             end as problem
         from {{ strandline._touched(subject, subject.versions, asked) }} as versions
         where {{ current }}
-    ) as judged
+    ) as _cq_judged
     where problem is not null
         and {{ strandline._not_acknowledged(subject.get("incidents", [])) }}
         {%- if subject.key %}
@@ -54,8 +54,8 @@
             select 1
             from {{ subject.versions }} as newer
             where newer._cq_generation > 1
-                and newer._cq_generation > judged._cq_generation
-                and {{ strandline._same_key(key, "newer", "judged") }}
+                and newer._cq_generation > _cq_judged._cq_generation
+                and {{ strandline._same_key(key, "newer", "_cq_judged") }}
         )
         {%- endif %}
 {%- endmacro %}

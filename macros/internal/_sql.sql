@@ -72,10 +72,10 @@
 
 
 {% macro _key_bucket(key, buckets) -%}
-    {#- Hashes the key as text in UTC, so that the bucket depends neither on the width of an integer
-        nor on the session's time zone. Equal keys must be in the same bucket, so -0.0 is hashed as
-        0.0. Spark simplifies the CASE before it reads rows, so only times are converted to JSON,
-        which takes several times as long. -#}
+    {#- Hashes the key as text in UTC, so that the bucket depends neither on the width of a number
+        nor on the session's time zone. Equal keys must be in the same bucket: -0.0 equals 0.0, and a
+        float equals the double to which it was widened. Spark simplifies the CASE before it reads
+        rows, so only times are converted to JSON, which takes several times as long. -#}
     pmod(xxhash64(
         {%- for name in key %}
         {%- set column = strandline._quote(name) %}
@@ -83,7 +83,9 @@
             when typeof({{ column }}) like '%timestamp%'
                 then to_json(struct({{ column }}), map('timeZone', 'UTC'))
             when typeof({{ column }}) in ('float', 'double')
-                and cast({{ column }} as string) = '-0.0' then '0.0'
+                then cast(abs(cast(cast({{ column }} as string) as float)) as string)
+            when typeof({{ column }}) like '%<%'
+                then replace(cast({{ column }} as string), '-0.0', '0.0')
             else cast({{ column }} as string)
         end{{ "," if not loop.last }}
         {%- endfor %}

@@ -229,14 +229,16 @@
 {% macro _touched(subject, rows, asked) -%}
     {#- Returns those of `rows` that a check must read, see _asked(). Without a key, rows are matched
         by their hash. The keys of new batches are read only from files that contain these batches.
-        All checks contain the same subquery, which Spark then runs only once. -#}
+        All checks contain the same subquery, which Spark then runs only once. In the subquery, a
+        column of the key would hide an outer alias of the same name, so that alias begins with
+        `_cq_`. -#}
     {%- set key = subject.key or ["_cq_row_hash"] -%}
     {%- if asked is none -%}
         {{ return(rows) }}
     {%- endif -%}
     (
         select *
-        from {{ rows }} as candidates
+        from {{ rows }} as _cq_candidates
         where exists (
             select 1
             from (
@@ -248,7 +250,7 @@
                 from {{ subject.rows }} as new_rows
                 where {{ asked.rows }}
             ) as touched
-            where {{ strandline._same_key(key, "touched", "candidates") }}
+            where {{ strandline._same_key(key, "touched", "_cq_candidates") }}
         )
         {%- if asked.buckets %}
         or {{ asked.buckets }}

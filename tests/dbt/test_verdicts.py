@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from typing import Any
 
-from tests.dbt.checked_tables import ROW_TESTS, CheckedTable, days, named, red, row
+from tests.dbt.checked_tables import KEY, ROW_TESTS, TURNS, CheckedTable, days, named, red, row
 from tests.dbt.dbtproject import DbtProject, Result
 from tests.dbt.rawtables import RawSchema
 from tests.dbt.scenarios import Command, Steps, in_step
@@ -23,6 +24,16 @@ def reads_after(one: Result, batch: int) -> bool:
 def reads_nothing(one: Result) -> bool:
     """Returns whether a test has read no row, because the build has checked all of them."""
     return "the build has checked all rows" in one.sql
+
+
+def turn_of(table: CheckedTable, *key: str) -> int:
+    texts = ", ".join(f"'{text}'" for text in key)
+    [found] = table.spark.sql(f"select pmod(xxhash64({texts}), {TURNS}) as turn").collect()
+    return int(found.turn)
+
+
+def float32(value: float) -> float:
+    return float(struct.unpack("f", struct.pack("f", value))[0])
 
 
 def acknowledged(test: str, batches: Any) -> dict[str, Any]:
@@ -309,20 +320,45 @@ def test_configured_tests(project: DbtProject, raw: RawSchema) -> Steps:
 
 
 @in_step
-def test_both_zeros_are_one_key(project: DbtProject, raw: RawSchema) -> Steps:
-    """0.0 and -0.0 are equal, so the versions of both are checked in the same turn."""
-    columns = "id double, at timestamp, payload string"
-    zeros = CheckedTable(project, raw, "zeros", {"latest": ("matches_raw",)}, columns=columns)
-    zeros.append({**row(0, 1), "id": 0.0}, {**row(1, 1), "id": 1.5})
-    assert red((yield zeros.plan_build())) == set()
-    zeros.append({**row(0, 2, "newer"), "id": -0.0})
-    assert red((yield zeros.plan_build())) == set()
-    for key in ("0.0", "-0.0"):
-        turn = zeros.spark.sql(f"select pmod(xxhash64('{key}'), 30) as turn").collect()[0].turn
-        zeros.set("latest", "strandline.turn", str(turn))
-        zeros.append({**row(2, 3 + zeros.batch), "id": 2.5})
-        assert red((yield zeros.plan_build())) == set()
-        assert any(f" in ({turn})" in asked for asked in zeros.checks())
+def test_equal_keys_are_checked_in_the_same_turn(project: DbtProject, raw: RawSchema) -> Steps:
+    """0.0 equals -0.0, also in a struct, and a float equals the double to which it was widened."""
+    columns = "id float, part struct<x: double>, at timestamp, payload string"
+    key = {**KEY, "unique_key": ["id", "part"]}
+    pairs = CheckedTable(
+        project, raw, "pairs", {"latest": ("matches_raw",)}, columns=columns, key=key
+    )
+    pairs.append(*({**row(None, 1), "id": x, "part": (0.0,)} for x in (0.0, 1.1)))
+    assert red((yield pairs.plan_build())) == set()
+    pairs.append(*({**row(None, 2, "newer"), "id": x, "part": (-0.0,)} for x in (-0.0, 1.1)))
+    assert red((yield pairs.plan_build())) == set()
+    pairs.spark.sql(f"alter table {pairs.name} alter column id type double")
+    for text in ("0.0", "1.1", str(float32(1.1))):
+        pairs.set("latest", "strandline.turn", str(turn_of(pairs, text, "{0.0}")))
+        pairs.set("latest", "strandline.day", "2001-01-01")
+        assert red((yield pairs.plan_build())) == set()
+        assert len(pairs.checks()) == 1
+
+
+@in_step
+def test_a_column_may_have_the_name_of_an_alias(project: DbtProject, raw: RawSchema) -> Steps:
+    """The checks find a fault in a table whose columns have the names of the queries' aliases."""
+    columns = "id int, candidates int, judged string, touched int, at timestamp, payload string"
+    key = {**KEY, "unique_key": ["id", "candidates", "touched"]}
+    names = CheckedTable(
+        project,
+        raw,
+        "names",
+        {"latest": ALL, "history": ("matches_raw",)},
+        columns=columns,
+        key=key,
+    )
+    more = {"candidates": 7, "judged": "yes", "touched": None}
+    names.append(*(one | more for one in days(1, 2)))
+    assert red((yield names.plan_build())) == set()
+    names.append(*(one | more for one in days(3, 3)))
+    assert red((yield names.plan_build())) == set()
+    names.append(row(1, 3, "other", **more), row(2, 400, **more))
+    assert red((yield names.plan_build())) == {"no_cursor_ties", "cursor_plausible"}
 
 
 @in_step
