@@ -155,11 +155,10 @@ class CheckedTable:
         text = value.replace("\\", "\\\\").replace("'", "\\'")
         self.spark.sql(f"alter table {self.built(kind)} set tblproperties ('{name}' = '{text}')")
 
-    def await_turn(self, key: int, builds: int) -> None:
+    def await_turn(self, *key: int | str, builds: int) -> None:
         """Sets the models' turn so that the last of the given number of builds checks the key."""
-        [found] = self.spark.sql(
-            f"select pmod(xxhash64(cast({key} as string)), {TURNS}) as bucket"
-        ).collect()
+        texts = ", ".join(f"'{part}'" for part in key)
+        [found] = self.spark.sql(f"select pmod(xxhash64({texts}), {TURNS}) as bucket").collect()
         for kind in self.models:
             self.set(kind, "strandline.turn", str((found.bucket + 1 - builds) % TURNS))
 

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
-from tests.dbt.checked_tables import KEY, ROW_TESTS, TURNS, CheckedTable, days, named, red, row
+from tests.dbt.checked_tables import KEY, ROW_TESTS, CheckedTable, days, named, red, row
 from tests.dbt.dbtproject import DbtProject, Result
 from tests.dbt.rawtables import RawSchema
 from tests.dbt.scenarios import Command, Steps, in_step
@@ -26,13 +26,8 @@ def reads_nothing(one: Result) -> bool:
     return "the build has checked all rows" in one.sql
 
 
-def turn_of(table: CheckedTable, *key: str) -> int:
-    texts = ", ".join(f"'{text}'" for text in key)
-    [found] = table.spark.sql(f"select pmod(xxhash64({texts}), {TURNS}) as turn").collect()
-    return int(found.turn)
-
-
 def float32(value: float) -> float:
+    """Returns the double to which a 32-bit float is widened."""
     return float(struct.unpack("f", struct.pack("f", value))[0])
 
 
@@ -333,7 +328,7 @@ def test_equal_keys_are_checked_in_the_same_turn(project: DbtProject, raw: RawSc
     assert red((yield pairs.plan_build())) == set()
     pairs.spark.sql(f"alter table {pairs.name} alter column id type double")
     for text in ("0.0", "1.1", str(float32(1.1))):
-        pairs.set("latest", "strandline.turn", str(turn_of(pairs, text, "{0.0}")))
+        pairs.await_turn(text, "{0.0}", builds=1)
         pairs.set("latest", "strandline.day", "2001-01-01")
         assert red((yield pairs.plan_build())) == set()
         assert len(pairs.checks()) == 1
